@@ -27,9 +27,9 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptRecord, LeaseLost, SourceChanged
 from holdfast.log import operations as ops
-from holdfast.log.events import Blob, NewEvent
+from holdfast.log.events import Blob, NewEvent, new_append_context
 from holdfast.log.operations.blobs import put_chunks
-from holdfast.log.operations.stream_ops import append_events, new_append_context
+from holdfast.log.operations.stream_ops import append_events
 
 # -- writers beside each other ---------------------------------------------------------------------
 
@@ -340,15 +340,15 @@ def test_a_chunk_that_was_altered_on_the_disk_is_found(tmp_path: Path) -> None:
 HOSTILE: list[Any] = [
     {},
     {"name": "a"},
-    {"name": "", "blob": {"digest": "00", "size": 1, "life": "x"}},
-    {"name": "a", "blob": {"digest": "00", "size": -1, "life": "x"}},
-    {"name": "a", "blob": {"digest": "00", "size": "many", "life": "x"}},
+    {"name": "", "blob": {"digest": "00", "size": 1, "incarnation": "x"}},
+    {"name": "a", "blob": {"digest": "00", "size": -1, "incarnation": "x"}},
+    {"name": "a", "blob": {"digest": "00", "size": "many", "incarnation": "x"}},
 ]
 
 ODD: list[Any] = [
-    {"name": "a", "blob": {"digest": "00", "size": 0, "life": "x"}},
-    {"name": "a", "blob": {"digest": "00", "size": 2**62, "life": "x"}},
-    {"name": "../a\x1b", "blob": {"digest": "../../a", "size": 1, "life": "x"}},
+    {"name": "a", "blob": {"digest": "00", "size": 0, "incarnation": "x"}},
+    {"name": "a", "blob": {"digest": "00", "size": 2**62, "incarnation": "x"}},
+    {"name": "../a\x1b", "blob": {"digest": "../../a", "size": 1, "incarnation": "x"}},
 ]
 
 

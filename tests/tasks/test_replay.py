@@ -153,7 +153,7 @@ def test_a_task_is_only_read_while_somebody_works_on_it(ways: Ways) -> None:
         task.step("a", one)
         found = replay(ways, body)
         assert (found.ok, found.ended, found.steps) == (True, "recording ended", ["a"])
-        task.step("b", one)  # the holder has lost nothing
+        task.step("b", one)  # the lease owner has lost nothing
         task.finish(None)
     assert replay(ways, body).ended == "finished"
 

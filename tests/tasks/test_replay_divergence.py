@@ -264,7 +264,6 @@ def test_a_departure_in_a_group_of_tasks_is_found(store: Store) -> None:
 # -- conversations, files, other writes ------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_messages_that_are_recorded_are_repeats_and_others_depart(ways: Ways) -> None:
     def program(text: str, id: str | None = None) -> Body:
         async def body(task: Any) -> int:

@@ -17,7 +17,15 @@ from helpers.tasks.step_functions import fail, idle, never, nothing
 from holdfast import NotFound, StepFailed, StepInDoubt
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import Expired, LeaseLost, NotSerializable, TaskEnded, Unavailable
+from holdfast.errors import (
+    Expired,
+    InvalidId,
+    LeaseLost,
+    NotSerializable,
+    Suspended,
+    TaskEnded,
+    Unavailable,
+)
 
 # -- leaving ---------------------------------------------------------------------------------------
 
@@ -245,7 +253,6 @@ def test_finish_stores_a_value_or_what_a_function_gives(ways: Ways) -> None:
         assert ways.resume(lambda task, value=value: task.finish(value), name) == value
 
 
-@pytest.mark.every_engine
 def test_a_finished_task_returns_its_result_and_calls_nothing(ways: Ways) -> None:
     calls: list[int] = []
 
@@ -266,7 +273,7 @@ def test_a_result_that_cannot_be_stored_does_not_finish_the_task(ways: Ways) -> 
     async def work(task: Any) -> None:
         with pytest.raises(NotSerializable):
             await task.finish(object())
-        with pytest.raises(TypeError, match="arguments must go with a function"):
+        with pytest.raises(TypeError, match="arguments are allowed only with a function"):
             await task.finish(1, 2)
         assert task.status == "running"
         await task.finish("this")
@@ -348,7 +355,7 @@ def test_an_ended_task_is_opened_by_many_at_once(ways: Ways) -> None:
 
 
 @pytest.mark.every_engine
-def test_cancel_from_outside_ends_the_holders_work_with_its_next_write(ways: Ways) -> None:
+def test_cancel_from_outside_ends_the_lease_owners_work_with_its_next_write(ways: Ways) -> None:
     ran: list[str] = []
 
     async def work(task: Any) -> None:
@@ -389,8 +396,10 @@ def test_the_heartbeat_hears_of_a_cancellation(ways: Ways) -> None:
     async def work(task: Any) -> None:
         mine = task if ways.asynchronous else task.plain
         ways.store.task("t").cancel()
-        mine._session.renewed_at = 0.0  # as if a third of the lease were over
-        await asyncio.to_thread(mine._beat) if ways.asynchronous else mine._beat()
+        mine._session.lease.renewed_at = 0.0  # as if a third of the lease were over
+        await asyncio.to_thread(mine._beat, mine._entry) if ways.asynchronous else mine._beat(
+            mine._entry
+        )
         assert task.cancelled
 
     ways.resume(work)
@@ -417,6 +426,40 @@ def test_a_task_can_cancel_itself_and_stays_cancelled(ways: Ways) -> None:
     ways.resume(again)
 
 
+def test_a_cancelled_task_shows_why_and_by_whom_and_a_fork_of_it_does_not(ways: Ways) -> None:
+    async def work(task: Any) -> None:
+        await task.step("a", nothing)
+
+    ways.resume(work)
+    assert view(ways).cancellation is None
+    ways.run(ways.task().cancel("no longer needed", by="ann"))
+    ways.run(ways.task().cancel("again", by="bob"))
+    seen = view(ways).cancellation
+    assert seen is not None
+    assert (seen.reason, seen.by, seen.at) == ("no longer needed", "ann", view(ways).updated_at)
+    [entry] = [entry for entry in ways.store.audit("t") if entry.what == "cancelled"]
+    assert entry.by == "ann"
+    ways.store.task("t").fork("t-2")
+    forked = ways.store.get_task("t-2")
+    assert forked is not None and (forked.status, forked.cancellation) == ("pending", None)
+
+
+def test_a_cancellation_reaches_children_with_its_reason_and_person(ways: Ways) -> None:
+    @holdfast.agent("asks")
+    def asks(task: holdfast.Task) -> None:
+        task.ask("approve", question="May I?")
+
+    async def work(task: Any) -> None:
+        await task.run_child(asks, "child")
+
+    with pytest.raises(Suspended):
+        ways.resume(work)
+    ways.run(ways.task().cancel("no longer needed", by="ann"))
+    child = ways.store.get_task("child")
+    assert child is not None and child.cancellation is not None
+    assert (child.cancellation.reason, child.cancellation.by) == ("no longer needed", "ann")
+
+
 def test_what_cannot_be_cancelled(ways: Ways) -> None:
     with pytest.raises(NotFound):
         ways.run(ways.task("none").cancel())
@@ -426,12 +469,13 @@ def test_what_cannot_be_cancelled(ways: Ways) -> None:
     assert caught.value.status == "finished"
     with pytest.raises(TypeError):
         ways.run(ways.task().cancel(7))
+    with pytest.raises(InvalidId):
+        ways.run(ways.task().cancel(by=""))
 
 
 # -- expiry and deletion ---------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_an_expired_id_is_refused_unless_it_is_to_be_restarted(ways: Ways) -> None:
     async def work(task: Any) -> Any:
         key = await task.step("a", holdfast.idempotency_key)
@@ -478,10 +522,10 @@ def test_only_ended_tasks_expire_and_without_ttl_none_does(ways: Ways) -> None:
     assert view(ways, "kept").expires_at is None
     ways.resume(lambda task: task.finish(), "ended")
     ways.resume(lambda task: task.cancel(), "cancelled", ttl=3600)
-    for name, life in {"ended": timedelta(days=7), "cancelled": timedelta(hours=1)}.items():
+    for name, ttl in {"ended": timedelta(days=7), "cancelled": timedelta(hours=1)}.items():
         seen = view(ways, name)
         assert seen.expires_at is not None
-        assert abs(seen.expires_at - seen.updated_at - life) < timedelta(minutes=1)
+        assert abs(seen.expires_at - seen.updated_at - ttl) < timedelta(minutes=1)
 
 
 @pytest.mark.every_engine

@@ -20,7 +20,7 @@ from holdfast import HoldfastError, NotDone, StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Retryable
-from holdfast.tasks.steps import run
+from holdfast.tasks.steps import failures
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ programs = st.lists(nodes(), min_size=1, max_size=4).map(tuple).filter(without_r
 
 @pytest.fixture(autouse=True, scope="module")
 def no_pause() -> Iterator[None]:
-    before, run.retry_delay = run.retry_delay, lambda attempt: 0.0
+    before, failures.retry_delay = failures.retry_delay, lambda attempt: 0.0
     yield
-    run.retry_delay = before
+    failures.retry_delay = before
 
 
 def told(store: Store) -> Any:
@@ -201,6 +201,7 @@ def check_effects(world: World, expected: Counter[str]) -> None:
     )
 
 
+@pytest.mark.slow
 @given(programs, st.booleans(), st.booleans(), st.lists(st.integers(1, 25), max_size=6))
 @settings(
     max_examples=examples(60),
@@ -243,6 +244,7 @@ RATES = {
 }
 
 
+@pytest.mark.slow
 @given(programs, st.booleans(), st.booleans(), st.integers(0, 10_000))
 @settings(
     max_examples=examples(50),
@@ -274,8 +276,7 @@ def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
                 except holdfast.NotFound:
                     pass  # what was late has arrived: it is in doubt no more
                 except holdfast.LeaseHeld:
-                    # that it was left could not be recorded: as far as anybody knows, its holder is
-                    # at it
+                    # its end could not be recorded: for all others, its lease owner still works
                     pass
                 continue
             except (Retryable, StepFailed):

@@ -24,12 +24,12 @@ from holdfast import LeaseHeld, StepFailed, Store, Task
 from holdfast.backends import StreamKey
 from holdfast.errors import InvalidId, LeaseLost, NotSerializable, ReplayMismatch
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import new_append_context
+from holdfast.log.events import new_append_context
 
 
 def without_renewal(task: Task) -> Task:
     """As if its process had stopped: nobody renews the lease."""
-    task._log.heartbeat.remove(task._require_session().owner)
+    task._log.heartbeat.remove(task._require_session().lease.owner)
     return task
 
 
@@ -42,7 +42,6 @@ def test_a_task_does_no_io_until_it_is_entered(ways: Ways) -> None:
     assert list(ways.store.tasks()) == []
 
 
-@pytest.mark.every_engine
 def test_admission_is_durable_before_any_work(ways: Ways) -> None:
     async def work(task: Any) -> None:
         seen = view(ways)
@@ -123,7 +122,6 @@ def test_an_input_has_the_type_it_was_opened_with(ways: Ways) -> None:
     assert ways.resume(work) == {"number": 7, "items": ["car"]}
 
 
-@pytest.mark.every_engine
 def test_large_inputs_and_results_are_kept(ways: Ways) -> None:
     async def work(task: Any) -> Any:
         assert task.input == [LARGE]
@@ -221,7 +219,6 @@ def test_a_handle_can_be_entered_again_but_not_twice_at_once(ways: Ways) -> None
     assert view(ways).runs == 2
 
 
-@pytest.mark.every_engine
 def test_tenants_are_apart(ways: Ways) -> None:
     async def program(tenant: str) -> Any:
         async with ways.task("t", tenant=tenant, goal=f"of {tenant}") as task:
@@ -236,12 +233,11 @@ def test_tenants_are_apart(ways: Ways) -> None:
 # -- who holds it ----------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_what_another_holds_is_not_waited_for_with_wait_0(ways: Ways) -> None:
     other = held(ways.store)
     with pytest.raises(LeaseHeld) as caught:
         ways.resume(idle, wait=0)
-    assert caught.value.owner == other._require_session().owner
+    assert caught.value.owner == other._require_session().lease.owner
     assert caught.value.until.timestamp() > time.time()
     assert view(ways).owner == caught.value.owner
     other.__exit__(None, None, None)
@@ -249,7 +245,7 @@ def test_what_another_holds_is_not_waited_for_with_wait_0(ways: Ways) -> None:
     assert (view(ways).owner, view(ways).lease_until) == (None, None)
 
 
-def test_entering_waits_for_the_holder_with_a_log_line(ways: Ways) -> None:
+def test_entering_waits_for_the_lease_owner_with_a_log_line(ways: Ways) -> None:
     other = held(ways.store)
 
     class Leave(logging.Handler):
@@ -273,8 +269,7 @@ def test_entering_waits_for_the_holder_with_a_log_line(ways: Ways) -> None:
     assert view(ways).runs == 2
 
 
-@pytest.mark.every_engine
-def test_a_lease_that_is_not_renewed_ends_and_its_holder_writes_no_more(ways: Ways) -> None:
+def test_a_lease_that_is_not_renewed_ends_and_its_lease_owner_writes_no_more(ways: Ways) -> None:
     other = without_renewal(held(ways.store, lease=0.1))
 
     async def work(task: Any) -> None:
@@ -299,15 +294,47 @@ def test_steal_takes_it_from_whoever_has_it(ways: Ways) -> None:
         with pytest.raises(LeaseLost) as caught:
             other.step("a", nothing)
         assert (
-            caught.value.owner == task._session.owner
+            caught.value.owner == task._session.lease.owner
             if ways.asynchronous
-            else task.plain._session.owner
+            else task.plain._session.lease.owner
         )
 
     ways.resume(work, steal=True, wait=0)
     version = view(ways).version
     other.__exit__(LeaseLost, LeaseLost("t", owner=None), None)
     assert view(ways).version == version, "who has lost it writes nothing"
+
+
+@pytest.mark.every_engine
+def test_a_late_write_is_refused_and_the_history_says_whose_it_was(ways: Ways) -> None:
+    other = held(ways.store)
+    late = other._require_session().lease.owner
+
+    async def work(task: Any) -> None:
+        def charge() -> None:
+            with pytest.raises(LeaseLost):
+                other.decide("theirs")
+            with pytest.raises(LeaseLost):
+                other.decide("theirs again")
+
+        other.step("charge", charge)
+
+    with pytest.raises(LeaseLost):  # the result of that step comes too late as well
+        ways.resume(work, steal=True, wait=0)
+    events = list(ways.store.task("t").history())
+    refused = [event.data for event in events if event.type == "task.write_refused"]
+    assert refused == [{"owner": late, "steps": ["charge"]}]
+    entry = next(
+        entry for entry in ways.store.audit("t", kind="task") if entry.what == "late write refused"
+    )
+    assert entry.details == {"owner": late, "steps": ["charge"]}
+
+    async def again(task: Any) -> None:
+        await task.step("a", lambda: "mine")
+
+    ways.resume(again)
+    assert [(step.path, step.result) for step in view(ways).steps] == [("a", "mine")]
+    assert view(ways).decisions == []
 
 
 @pytest.mark.every_engine

@@ -79,7 +79,6 @@ def test_a_large_plan_is_kept(ways: Ways) -> None:
     assert view(ways).plan == plan
 
 
-@pytest.mark.every_engine
 def test_finished_items_are_not_given_again_and_the_others_are(ways: Ways) -> None:
     ran: list[Any] = []
     plan: list[Any] = ["a", {"name": "b", "with": [1]}, "a", "c/#[]%é"]

@@ -51,7 +51,7 @@ def test_tasks_are_listed_by_id_and_by_status(ways: Ways) -> None:
     [info] = ways.store.tasks(status="pending")
     assert (info.goal, info.agent, info.in_doubt, info.owner) == ("Reach it", "claims", False, None)
     [info] = ways.store.tasks(status="running")
-    assert info.owner == other._require_session().owner
+    assert info.owner == other._require_session().lease.owner
     with pytest.raises(ValueError, match="status must be one of"):
         list(ways.store.tasks(status="done"))
 
@@ -72,7 +72,6 @@ def test_a_list_of_many_tasks_is_whole() -> None:
         assert len(list(store.tasks(status="finished"))) == 550
 
 
-@pytest.mark.every_engine
 def test_every_version_can_be_seen_as_it_was(ways: Ways) -> None:
     then: dict[int, Any] = {}
 
@@ -163,7 +162,6 @@ def test_a_view_has_everything_and_no_connection(ways: Ways) -> None:
 # -- forks -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_a_fork_at_every_version_skips_what_was_done_there(ways: Ways) -> None:
     ran: list[str] = []
 
@@ -287,7 +285,6 @@ def test_what_forks_begin_with_cannot_be_deleted_before_them(ways: Ways) -> None
     assert ways.run(ways.task().delete()) is True
 
 
-@pytest.mark.every_engine
 def test_a_fork_and_the_rest_are_awaited_in_an_async_store(url: str) -> None:
     async def main() -> None:
         async with holdfast.aopen(url) as store:

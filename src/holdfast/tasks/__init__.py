@@ -3,14 +3,16 @@
 from .agents.declare import Agent, agent
 from .artifacts import Artifact, AsyncArtifact
 from .run.frames import current_step, current_task, idempotency_key
+from .state.failure import Failure, FailureFrame
 from .state.view import (
     ArtifactInfo,
+    Cancellation,
     Drift,
-    Failure,
     ModelInput,
     Note,
     PlanItem,
     Question,
+    RunningStep,
     StepInfo,
     StepProgress,
     TaskInfo,
@@ -29,12 +31,15 @@ __all__ = [
     "AsyncArtifact",
     "AsyncTask",
     "Budget",
+    "Cancellation",
     "Drift",
     "Failure",
+    "FailureFrame",
     "ModelInput",
     "Note",
     "PlanItem",
     "Question",
+    "RunningStep",
     "Step",
     "StepInfo",
     "StepProgress",

@@ -15,7 +15,9 @@ from typing import IO, Any, Final
 from ..backends import StreamKey
 from ..errors import LeaseLost, NotFound, SourceChanged, TaskEnded
 from ..log import operations as ops
-from ..log.events import Blob
+from ..log.drivers import EffectGen
+from ..log.events import Blob, new_append_context
+from ..log.head_fields import is_expired
 from ..log.ids import check_id
 from ..log.log import Log
 from ..log.operations import Operation
@@ -28,15 +30,14 @@ from ..log.operations.blobs import (
     is_stored,
     put_chunks,
 )
-from ..log.operations.stream_ops import new_append_context
-from .run.effects import CallFunction, RunOperation, TaskGen
+from .run.frames import CallFunction
 from .run.session import Session
 from .state import events as ev
 from .state.fold import AttachedFile
-from .state.load import artifact_info, is_expired, load_task
+from .state.load import artifact_info, load_task
 
 Source = str | os.PathLike[str] | bytes | IO[bytes]
-"""What can be attached: a path, the content itself, or a file opened for reading bytes."""
+"""What can be attached: a path, the content itself, or a file opened in binary mode."""
 
 CHUNKS_PER_APPEND: Final = 4
 """Maximum number of chunks in memory, and in one append."""
@@ -117,27 +118,27 @@ class ArtifactBase:
         return f"<{type(self).__name__} {self.name!r}, {self.size} bytes>"
 
     def __holdfast_fingerprint__(self) -> object:
-        """Return what identifies it as an argument of a step: its content."""
+        """Return what identifies the artifact as a step's argument: the digest of its content."""
         return ["artifact", self.digest]
 
     def open(self) -> io.BufferedReader:
         """Return a seekable file object that loads a few MiB at a time.
 
-        Its methods block: in async code use it in a thread. Every chunk is verified, and the whole
-        content if it is read from start to end: changed content raises `CorruptRecord`.
+        Its methods block, so use it in a thread in async code. Every chunk is verified, and so is
+        the whole content if it is read from start to end. Changed content raises `CorruptRecord`.
         """
         return io.BufferedReader(_Reader(self._log, self._attachment), CHUNK_BYTES)
 
 
 class Artifact(ArtifactBase):
-    """A file attached to a task, in one version of its content. Its content isn't in memory."""
+    """One version of a file that is attached to a task. Its content isn't loaded into memory."""
 
     __slots__ = ()
 
     def chunks(self) -> Iterator[bytes]:
         """Iterate over the content in chunks of one MiB.
 
-        If the content was changed, raises `CorruptRecord` instead of the last chunk.
+        If the content was changed, it raises `CorruptRecord` instead of yielding the last chunk.
         """
         reading, place = FileReader(self._attachment.owner, self._attachment.blob), 0
         while page := ops.run(self._log, reading.read_page(place)):
@@ -176,14 +177,14 @@ class AsyncArtifact(ArtifactBase):
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def save(self, path: str | os.PathLike[str]) -> None:
-        """`Artifact.save`, awaited. A cancellation doesn't stop it: it is still atomic."""
+        """`Artifact.save`, awaited. Cancelling it doesn't stop the write, which stays atomic."""
         import asyncio
 
         await asyncio.to_thread(Artifact(self._log, self._attachment).save, path)
 
 
 class _Upload:
-    """A file to attach. It is read twice: for its digest, and to store it."""
+    """A file to attach. It is read twice: once for its digest, once to store it."""
 
     def __init__(self, source: Source) -> None:
         self._files, self._digest = ExitStack(), sha256()
@@ -204,7 +205,7 @@ class _Upload:
             file = source
         else:
             raise TypeError(
-                "source must be a path, bytes, or a file opened for reading bytes, "
+                "source must be a path, bytes, or a file opened for reading in binary mode, "
                 f"got {type(source).__name__}"
             )
         if hasattr(file, "seekable") and file.seekable():
@@ -242,7 +243,7 @@ class _Upload:
         return Blob(self._digest.hexdigest(), size, incarnation)
 
     def check_end(self, blob: Blob) -> bool:
-        """Read on, and return whether the file ends here and has the digest of `blob`."""
+        """Try to read more. Return True if the file has ended and has the digest of `blob`."""
         return not self.take() and self._digest.hexdigest() == blob.digest
 
 
@@ -251,7 +252,7 @@ def _open_path(path: str | os.PathLike[str]) -> IO[bytes]:
         return open(path, "rb", buffering=0)
     except OSError as error:
         if isinstance(path, str) and error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
-            error.strerror = f"{error.strerror} (text is a path; for content pass bytes)"
+            error.strerror = f"{error.strerror} (a string is a path; to attach content, pass bytes)"
             if error.errno == errno.ENAMETOOLONG:
                 error.filename = None  # it may be content
         raise
@@ -267,7 +268,7 @@ def _read_chunk(file: IO[bytes]) -> bytes:
             raise BlockingIOError("source must be a blocking file, got one without data to read")
         if not isinstance(piece, bytes):
             raise TypeError(
-                "source must be a file opened for reading bytes, "
+                "source must be a file opened for reading in binary mode, "
                 f"got one that returns {type(piece).__name__}"
             )
         if not piece:
@@ -277,12 +278,12 @@ def _read_chunk(file: IO[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def attach(session: Session, name: str, source: Source) -> TaskGen[AttachedFile]:
-    """Store a file with the task. The event that names it is written last, after the content."""
+def attach(session: Session, name: str, source: Source) -> EffectGen[AttachedFile]:
+    """Store a file with the task. The content is written first, then the event that names it."""
     check_id(name, "an artifact's name")
     session.check_active()
-    if session.needs_catch_up:
-        yield RunOperation(session.catch_up)
+    if session.writer.needs_catch_up:
+        yield from session.catch_up()
     content: _Upload = yield CallFunction(_Upload, (source,), {})
     try:
         blob: Blob = yield CallFunction(content.measure, (session.incarnation_hex,), {})
@@ -295,45 +296,43 @@ def attach(session: Session, name: str, source: Source) -> TaskGen[AttachedFile]
         try:
             yield from _store_content(session, name, content, blob)
             stamp = new_append_context()
-            answer = yield RunOperation(
-                lambda: session.put([(ev.ATTACHED, ev.Attached(name, blob))], stamp)
-            )
+            answer = yield from session.put([(ev.ATTACHED, ev.Attached(name, blob))], stamp)
         except (LeaseLost, TaskEnded):
-            yield RunOperation(lambda: delete_orphans(session.key, session.incarnation_hex))
+            yield from ops.settle(lambda: delete_orphans(session.key, session.incarnation_hex))
             raise
         return AttachedFile(answer.last, stamp.at, session.key, name, blob)
     finally:
         content.close()
 
 
-def _store_content(session: Session, name: str, content: _Upload, blob: Blob) -> TaskGen[None]:
+def _store_content(session: Session, name: str, content: _Upload, blob: Blob) -> EffectGen[None]:
     """Store the content of a file, unless it is stored already."""
     owner = session.key
-    while not (yield RunOperation(lambda: is_stored(owner, blob))):
+    while not (yield from is_stored(owner, blob)):
         if (yield from _write_missing(session, name, content, blob)):
             return
-        # The stored chunks are of a file that changed while it was read: this one, or another one.
-        yield RunOperation(session.catch_up)
+        # The stored chunks are from a file that changed while it was read: this or another one.
+        yield from session.catch_up()
         if (yield CallFunction(content.measure, (session.incarnation_hex,), {})) != blob:
             raise SourceChanged(str(owner), name=name)
-        yield RunOperation(lambda: delete_partial_file(owner, blob))
+        yield from ops.settle(lambda: delete_partial_file(owner, blob))
 
 
-def _write_missing(session: Session, name: str, content: _Upload, blob: Blob) -> TaskGen[bool]:
-    """Write the missing chunks of a file. Return False if the stored ones are not its start."""
+def _write_missing(session: Session, name: str, content: _Upload, blob: Blob) -> EffectGen[bool]:
+    """Write the missing chunks. Return False if the stored chunks aren't the start of the file."""
     owner, place = session.key, 0
     incarnation: bytes | None = None
     yield CallFunction(content.rewind, (), {})
     while place < count_chunks(blob):
         session.check_writable()
         chunks: list[bytes] = yield CallFunction(content.take, (), {})
-        # Never write the last chunk of a file that changed since its digest was computed.
+        # Never write the last chunk of a file that has changed since its digest was computed.
         last = not chunks or place + len(chunks) >= count_chunks(blob)
         if last and not (yield CallFunction(content.check_end, (blob,), {})):
-            yield RunOperation(lambda: delete_partial_file(owner, blob))
+            yield from ops.settle(lambda: delete_partial_file(owner, blob))
             raise SourceChanged(str(owner), name=name)
         stamp = new_append_context()
-        incarnation = yield RunOperation(
+        incarnation = yield from ops.settle(
             partial(put_chunks, owner, blob, place, chunks, incarnation, stamp)
         )
         if incarnation is None:
@@ -343,18 +342,18 @@ def _write_missing(session: Session, name: str, content: _Upload, blob: Blob) ->
 
 
 def list_attachments(session: Session) -> list[AttachedFile]:
-    """Return the artifacts that this session knows."""
+    """Return the artifacts that this session knows about."""
     with session.lock:
         return list(session.state.attached.values())
 
 
 def find_artifact(key: StreamKey, name: str) -> Operation[AttachedFile]:
-    """Return the artifact of a task by name."""
+    """Return a task's artifact by its name."""
     check_id(name, "an artifact's name")
     head = yield from ops.head(key)
     if head is None or is_expired(head):
         raise NotFound(f"{key} doesn't exist or has expired; check the id")
-    state = yield from load_task(key)
+    state = yield from load_task(key, end=head.version)
     if name not in state.attached:
         raise NotFound(f"{key} has no artifact with that name; get_task() lists its artifacts")
     return state.attached[name]

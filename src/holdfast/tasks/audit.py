@@ -1,6 +1,6 @@
-"""Describe the events of a task for an audit: what happened, to which step, who did it.
+"""Describe the events of a task for an audit: what happened, to which step, and who did it.
 
-Names, numbers and times are included, content is not.
+Names, numbers and times are included; content is not.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _WORDS: Final = {
     ev.DISCOVERED: "discovery recorded",
     ev.ATTACHED: "file attached",
     ev.RECALLED: "memories recalled",
+    ev.MEMORY_NAMED: "memory namespace chosen",
     ev.ASKED: "question asked",
     ev.ANSWERED: "question answered",
     ev.SIGNALLED: "signal received",
@@ -35,6 +36,8 @@ _WORDS: Final = {
     ev.RELEASED: "released",
     ev.FAILED: "run failed",
     ev.CANCELLED: "cancelled",
+    ev.LINGERED: "still running after it was cancelled",
+    ev.WRITE_REFUSED: "late write refused",
     ev.FINISHED: "finished",
     ev.FORKED: "forked",
     ev.STEP_STARTED: "step started",
@@ -42,6 +45,8 @@ _WORDS: Final = {
     ev.STEP_COMPLETED: "step completed",
     ev.STEP_FAILED: "step failed",
     ev.STEP_RESOLVED: "step resolved by an operator",
+    ev.STEP_ACCEPTED: "operator's resolution used",
+    ev.STEP_CHECKED: "check did not find the result",
     ev.STEP_USED: "model used",
 }
 
@@ -55,6 +60,9 @@ _STEP: Final = (
     "error",
     "doubt",
     "again",
+    "override",
+    "abandoned",
+    "expect",
     "since",
     "done",
     "total",
@@ -63,20 +71,23 @@ _STEP: Final = (
 _FACTS: Final = {
     ev.CREATED: ("agent", "ttl", "budget"),
     ev.BRANCHED: ("parent", "at"),
-    ev.CLAIMED: ("lease", "stolen"),
+    ev.CLAIMED: ("lease", "stolen", "alive_at", "timeout"),
     ev.DECIDED: ("step",),
     ev.DISCOVERED: ("step",),
     ev.ATTACHED: ("name",),
+    ev.MEMORY_NAMED: ("namespace",),
     ev.ASKED: ("kind", "name", "until"),
     ev.ANSWERED: ("how", "wait"),
     ev.SIGNALLED: ("name",),
     ev.CHILD_ENDED: ("child", "status"),
-    ev.QUEUED: ("at",),
+    ev.QUEUED: ("at", "timeout"),
     ev.STUCK: ("crashes",),
     ev.BUDGETED: ("budget",),
-    ev.RELEASED: ("why", "looked"),
+    ev.RELEASED: ("why", "unchanged"),
     ev.FAILED: ("type", "steps", "retry_at"),
     ev.FORKED: ("child", "at"),
+    ev.LINGERED: ("owner", "steps"),
+    ev.WRITE_REFUSED: ("owner", "steps"),
     ev.STEP_STARTED: _STEP,
     ev.STEP_PROGRESSED: _STEP,
     ev.STEP_COMPLETED: _STEP,
@@ -84,10 +95,10 @@ _FACTS: Final = {
     ev.STEP_RESOLVED: _STEP,
     ev.STEP_USED: _STEP,
 }
-_TIMES: Final = ("at", "retry_at", "since", "until")
+_TIMES: Final = ("alive_at", "at", "retry_at", "since", "until")
 _COUNTS: Final = {ev.PLANNED: "items", ev.RECALLED: "ids", ev.SUSPENDED: "waits"}
 
-# Events from outside the run, not by the lease owner.
+# Events that come from outside the run, not from the lease owner.
 _FROM_OUTSIDE: Final = frozenset(
     {
         ev.CREATED,
@@ -106,6 +117,7 @@ _FROM_OUTSIDE: Final = frozenset(
 _RELEASES: Final = frozenset(
     {ev.SUSPENDED, ev.RELEASED, ev.FAILED, ev.CANCELLED, ev.FINISHED, ev.STUCK}
 )
+_NAMES_A_PERSON: Final = frozenset({ev.ANSWERED, ev.CANCELLED, ev.STEP_RESOLVED})
 _WAITS: Final = {"signal": "wait for a signal started", "timer": "wait for a time started"}
 _ENDED: Final = {
     "signalled": "wait ended by a signal",
@@ -118,7 +130,7 @@ _ENDED: Final = {
 class DescribedEvent(NamedTuple):
     """An event in words.
 
-    `by` is the person that the event names, `owner` the lease owner that did it.
+    `by` is the person whom the event names; `owner` is the lease owner that caused the event.
     """
 
     what: str
@@ -129,23 +141,23 @@ class DescribedEvent(NamedTuple):
 
 
 class EventDescriber:
-    """Describes the events of a task in order, and so knows the lease owner of each."""
+    """Describes a task's events in order, and keeps track of the lease owner."""
 
     def __init__(self) -> None:
         self._owner: str | None = None
         self._children: set[str | None] = set()
 
     def describe(self, name: str, data: Any) -> DescribedEvent:
-        """Describe an event. Malformed fields are omitted: any writer can forge them."""
+        """Describe an event. Malformed fields are omitted, because any writer can forge them."""
         data = data if type(data) is dict else {}
         what = self._words(name, data)
         if name == ev.CLAIMED:
-            self._owner = _text(data, "holder")
+            self._owner = _text(data, "owner")
         owner = None if name in _FROM_OUTSIDE or _is_answer(name, data) else self._owner
         if name in _RELEASES:
             self._owner = None
         step = _text(data, "step") or None
-        by = _text(data, "by") if name == ev.ANSWERED else None
+        by = _text(data, "by") if name in _NAMES_A_PERSON else None
         return DescribedEvent(
             what,
             step,
@@ -167,7 +179,7 @@ class EventDescriber:
             return "step retry ordered by an operator"
         if name.startswith("step."):
             step, attempt = _text(data, "step"), data.get("attempt")
-            if data.get("kind") == "child":  # only in its first event
+            if data.get("kind") == "child":  # only the first event has it
                 self._children.add(step)
             if step in self._children:
                 words = words.replace("step", "child task", 1)
@@ -179,7 +191,7 @@ class EventDescriber:
 
 
 def _is_answer(name: str, data: dict[str, Any]) -> bool:
-    """Return whether an operator answered. The lease owner itself records timeouts."""
+    """Return True if the event is a person's answer. Timeouts are recorded by the lease owner."""
     return name == ev.ANSWERED and data.get("how", "answered") == "answered"
 
 

@@ -1,10 +1,8 @@
-"""Conversations inside a task: an append that a resume repeats is stored once."""
+"""Conversations inside a task: an append that a resumed task repeats is stored only once."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..backends import AppendResult, StreamKey
@@ -14,7 +12,7 @@ from ..log import operations as ops
 from ..log.log import Log
 from ..log.operations.subjects import SubjectRegistrar
 from .run.frames import current_frame
-from .steps.fingerprints import fingerprint
+from .steps.identity import fingerprint
 
 if TYPE_CHECKING:
     from .run.session import Session
@@ -40,12 +38,16 @@ class _TaskConversationBase(ConversationBase):
         super().__init__(log, key, owner, about)
         self._session = session
 
+    def _needs_no_turn(self) -> bool:
+        """Return whether no turn is needed, as in a replay, which writes nothing."""
+        return self._session.replaying is not None or super()._needs_no_turn()
+
     def _id_for(
         self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool
     ) -> tuple[str | None, Callable[[], None]]:
-        """Return an append id, and a function that gives its number back if the append fails.
+        """Return an append id, and a function that releases its number if the append fails.
 
-        The id depends on the scope, the content, and how many times this run appended it there.
+        The id depends on the scope, the content, and how often this run has appended it there.
         """
         if if_version is not None:
             return None, _nothing  # `if_version` already makes a repeated append fail
@@ -56,17 +58,17 @@ class _TaskConversationBase(ConversationBase):
             "to": self._key.id,
             "meta": meta,
             "pin": pin,
-            "place": session.step_identity(scope),
+            "place": session.steps.find_identity(scope),
         }
         digest = fingerprint(session.salt, messages, options)
         what = ("append", digest)
-        number = session.take_number(scope, what)
+        number = session.counters.take(scope, what)
         append_id = f"task/{session.incarnation_hex}/{digest}/{number}"
-        return append_id, lambda: session.release_number(scope, what, number)
+        return append_id, lambda: session.counters.release(scope, what, number)
 
 
 class TaskConversation(_TaskConversationBase, Conversation):
-    """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
+    """A `Conversation` whose `append` does nothing when a resumed task repeats it."""
 
     def append(
         self,
@@ -76,7 +78,10 @@ class TaskConversation(_TaskConversationBase, Conversation):
         meta: dict[str, Any] | None = None,
         pin: bool = False,
     ) -> AppendResult:
-        """`Conversation.append`. The default `id` depends on the step and the content."""
+        """Like `Conversation.append`, but with an `id` derived from the step and the content.
+
+        With an `id` or `if_version` of your own, none is derived.
+        """
         chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
         try:
             if self._session.is_stale():
@@ -85,17 +90,6 @@ class TaskConversation(_TaskConversationBase, Conversation):
         except BaseException:
             undo()  # a retry gets the same id
             raise
-
-    @contextmanager
-    def turn(
-        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
-    ) -> Iterator[Conversation]:
-        """`Conversation.turn`. A replay writes nothing, so it takes no lease."""
-        if self._session.replaying is not None:
-            yield self
-            return
-        with super().turn(lease=lease, wait=wait) as held:
-            yield held
 
     def _with_owner(self, owner: str) -> TaskConversation:
         return TaskConversation(self._log, self._key, self._session, owner, self._subject)
@@ -123,17 +117,6 @@ class AsyncTaskConversation(_TaskConversationBase, AsyncConversation):
         except BaseException:
             undo()  # a retry gets the same id
             raise
-
-    @asynccontextmanager
-    async def turn(
-        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
-    ) -> AsyncIterator[AsyncConversation]:
-        """`TaskConversation.turn`, awaited."""
-        if self._session.replaying is not None:
-            yield self
-            return
-        async with super().turn(lease=lease, wait=wait) as held:
-            yield held
 
     def _with_owner(self, owner: str) -> AsyncTaskConversation:
         return AsyncTaskConversation(self._log, self._key, self._session, owner, self._subject)

@@ -12,6 +12,7 @@ from ..errors import (
     BudgetExceeded,
     LeaseLost,
     NeedsHuman,
+    NotSerializable,
     OutcomeUnknown,
     StepInDoubt,
     StorageFull,
@@ -20,14 +21,14 @@ from ..errors import (
 )
 
 RECHECK_SECONDS: Final = 10.0
-"""When to retry a run that ended because another task waits, or the database was unreachable."""
+"""How soon to retry a run that ended because another task waits, or the database didn't answer."""
 
 _STORAGE_ERRORS: Final = Unavailable | OutcomeUnknown | StorageFull
 """Errors of the database, which are not failures of the agent."""
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """What decides how a run ends."""
+    """The facts that decide how a run ends."""
 
     task: str
     error: BaseException | None
@@ -38,15 +39,17 @@ class RunFacts(msgspec.Struct, frozen=True):
     has_agent: bool = False
     by_worker: bool = False
     retry_at: float | None = None
-    """When a worker retries if the run failed; None if it doesn't."""
+    """When a worker retries a failed run; None if it doesn't."""
     suspended: bool = False
-    """The run has to wait, also if the agent swallowed `Suspended`."""
+    """The run has to wait, even if the agent swallowed `Suspended`."""
     stopping: bool = False
-    """The run must stop at its next step, because its worker shuts down."""
+    """The run must stop at its next step, because its worker is shutting down."""
     untouched: bool = False
     """The run wrote nothing except heartbeats."""
     ran_steps: bool = False
     """The run requested a step, recorded or not."""
+    final: bool = False
+    """The error comes from a step that ran and whose result cannot be stored."""
 
 
 class Ending(NamedTuple):
@@ -72,48 +75,65 @@ def decide_ending(run: RunFacts) -> Ending:
     wrote nothing, the task waited before      restored  suspended, as before
     wrote nothing, the task had failed before  viewed    as before
     raised `StepInDoubt`                       left      pending, not due: an operator must act
-    raised an error of the database, or of     left      pending, soon; outside of a worker as in
+    raised an error of the database, or of     left      pending, due soon; if not in a worker, see
     another task that waits                              the next two rows
     took over from a lease owner that died     left      pending, due now if the task has an agent
     ended otherwise                            left      pending, due as before
     ========================================== ========= ========================================
 
-    `NeedsHuman` and `BudgetExceeded` are failures that are never retried.
+    `NeedsHuman`, `BudgetExceeded`, a value that cannot be stored, and the failure of a step that
+    does not run again are failures that are never retried.
     """
-    error, before = run.error, run.before
-    # Under a worker every exception counts as a failure, or the run would be retried forever.
-    if error is not None and is_failure(error, BaseException if run.by_worker else Exception):
-        due = run.retry_at
-        if due is None and not run.by_worker and before.owner is None and run.has_agent:
-            due = before.due_at  # it was scheduled for a worker, and stays so
-        if isinstance(error, NeedsHuman | BudgetExceeded):
-            due = None
-        return Ending("failed", "failed" if due is None else "retrying", due)
-    # `Suspended` of another task, opened inside this one, doesn't suspend this one.
-    if run.suspended or (isinstance(error, Suspended) and error.task == run.task):
+    # In a worker every exception counts as a failure. Otherwise it would retry the run forever.
+    failures = BaseException if run.by_worker else Exception
+    if run.error is not None and is_failure(run.error, failures):
+        return _decide_failure(run, run.error)
+    # If another task that was opened inside this one is suspended, this one isn't.
+    if run.suspended or (isinstance(run.error, Suspended) and run.error.task == run.task):
         if run.stopping:
             return Ending("stopped", "pending", run.now)
         return Ending("suspended", "suspended")
-    if run.untouched and before.owner is None and not isinstance(error, StepInDoubt):
-        if before.status == "suspended":
-            return Ending("restored", "suspended", before.due_at)
-        failed = before.status in ("retrying", "failed", "stuck")
-        if failed and run.has_agent and not run.ran_steps:
-            return Ending("viewed", before.status or "", before.due_at)
-    due = before.due_at
-    if before.owner is not None:  # the previous lease owner died and would have continued
-        due = run.now if run.has_agent else None
-    if isinstance(error, Suspended | _STORAGE_ERRORS):
-        due = run.now + RECHECK_SECONDS if run.by_worker else due
-    elif isinstance(error, StepInDoubt):
+    return _decide_unchanged(run) or Ending("left", "pending", _find_due(run))
+
+
+def _decide_failure(run: RunFacts, error: BaseException) -> Ending:
+    """Return how a run ends that raised a failure."""
+    before, due = run.before, run.retry_at
+    if due is None and not run.by_worker and before.owner is None and run.has_agent:
+        due = before.due_at  # it stays scheduled for a worker
+    if run.final or isinstance(error, NeedsHuman | BudgetExceeded | NotSerializable):
         due = None
-    return Ending("left", "pending", due)
+    return Ending("failed", "failed" if due is None else "retrying", due)
+
+
+def _decide_unchanged(run: RunFacts) -> Ending | None:
+    """Return how a run ends that wrote nothing, if the task stays as it was before; else None."""
+    before = run.before
+    if not run.untouched or before.owner is not None or isinstance(run.error, StepInDoubt):
+        return None
+    if before.status == "suspended":
+        return Ending("restored", "suspended", before.due_at)
+    failed = before.status in ("retrying", "failed", "stuck")
+    if failed and run.has_agent and not run.ran_steps:
+        return Ending("viewed", before.status or "", before.due_at)
+    return None
+
+
+def _find_due(run: RunFacts) -> float | None:
+    """Return when a worker should resume a task that was left."""
+    if isinstance(run.error, StepInDoubt):
+        return None
+    if isinstance(run.error, Suspended | _STORAGE_ERRORS) and run.by_worker:
+        return run.now + RECHECK_SECONDS
+    if run.before.owner is not None:  # the previous lease owner died and would have continued
+        return run.now if run.has_agent else None
+    return run.before.due_at
 
 
 def is_failure(error: BaseException, kind: type[BaseException] = Exception) -> bool:
-    """Return whether an exception that leaves the block is a failure of the task.
+    """Return True if an exception that leaves the block is a failure of the task.
 
-    An exception group is one if any of its parts is.
+    An exception group is a failure if any of its parts is.
     """
     parts: Sequence[BaseException] | None = getattr(error, "exceptions", None)
     if isinstance(parts, tuple) and parts:

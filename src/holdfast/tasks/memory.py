@@ -1,11 +1,11 @@
-"""What a task saves to memory at its end or on the way, and what a resume context recalls.
+"""Save a task's memories, at its end or while it runs, and recall some for a resume context.
 
-A task saves its memories before its end is recorded, with an append id of its own. If the process
-is killed in between, the task hasn't ended: the next run ends it again, and finds the memories
-saved. In the other order a crash would lose them.
+A task saves its memories before it records its end, with an append id derived from the task. If the
+process is killed in between, the task hasn't ended: the next run reaches the end again, and finds
+the memories saved. In the opposite order, a crash would lose them.
 
-Memories in a resume context are read by a model that didn't ask for them. So only those of trusted
-authors that fit the goal are included.
+The model that reads a resume context didn't ask for the memories in it. So only memories by trusted
+authors that fit the goal or the next steps are included.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from ..backends import AppendResult, StreamKey, clock
 from ..conversations.quote import value_to_text
 from ..errors import IdReused
 from ..log import operations as ops
 from ..log.codec import decode
-from ..log.events import AppendContext, NewEvent
-from ..log.ids import format_ids, stream_key
+from ..log.drivers import EffectGen
+from ..log.events import AppendContext, NewEvent, new_append_context
+from ..log.ids import check_id, format_ids, stream_key
 from ..log.operations import Operation
-from ..log.operations.stream_ops import new_append_context
 from ..memory.arguments import (
     MAX_TEXT_CHARS,
     build_memory,
@@ -40,6 +41,7 @@ from ..memory.model import (
     REMEMBERED,
     VARIANT_SEPARATOR,
     Forgotten,
+    MemoryFilter,
     MemoryHit,
     MemoryItem,
     Remembered,
@@ -47,17 +49,20 @@ from ..memory.model import (
 from ..memory.subjects import append_about
 from ..memory.trust import MODEL, SYSTEM, TOOL, Trust, build_trust_filter
 from ..memory.vectors.calls import CallBlocking
-from ..memory.vectors.calls import EmbedGen as MemoryScript
 from ..memory.weights import MIN_UNRELATED_SCORE
-from .agents.declare import Remember, check_remember, registered_agents
-from .run.effects import CallFunction, RunOperation, TaskGen
-from .state.view import Failure
-from .steps.fingerprints import fingerprint
+from .agents.declare import Agent, MemoryScope, Remember, check_remember, registered_agents
+from .run.frames import CallFunction
+from .state import events as ev
+from .state.failure import Failure
+from .steps.identity import fingerprint
+from .views import view_gen
 
 if TYPE_CHECKING:
     from ..log.log import Log
-    from ..memory.memory import Memory
+    from ..memory.memory import Memory, MemoryBase
+    from ..memory.vectors.embedding import Floats
     from .base import TaskBase
+    from .resume_context.context import ResumeContext
     from .state.fold import NoteRecord, TaskState
     from .state.view import TaskView
 
@@ -68,9 +73,8 @@ NOTED_IMPORTANCE: Final = 0.6
 OUTCOME_CHARACTERS: Final = 2000
 """Longer results are cut: the beginning of a document shows what it is about."""
 BECAUSE: Final = "\nBecause: "
-QUESTION_CHARACTERS: Final = 4000
 EXTRA_HITS: Final = 20
-"""Additional hits to recall, because those of the task itself are dropped."""
+"""Additional hits to recall, because the task's own memories are dropped."""
 
 logger = logging.getLogger("holdfast")
 
@@ -90,10 +94,10 @@ def save_ending(
     result: bytes = b"null",
     failure: tuple[str, str] | None = None,
     author: str = MODEL,
-) -> TaskGen[None]:
-    """Save the memories of a task's end, once, however often its end is reached.
+) -> EffectGen[None]:
+    """Save the memories of a task's end. They are saved once, even if several runs reach the end.
 
-    `failure` is the type and message of an error, `author` the source of that message.
+    `failure` is the type and message of an error; `author` is the source of that message.
     """
     session = task._require_session()
     state = session.state
@@ -101,7 +105,7 @@ def save_ending(
     if how is False or state.agent is None:
         return
     if session.is_stale():
-        yield RunOperation(session.catch_up)  # raises if the lease was lost
+        yield from session.catch_up()  # raises if the lease was lost
     if how is True:
         end = (
             outcome_memories(state, result)
@@ -110,7 +114,7 @@ def save_ending(
         )
         memories = [*note_memories(state), *end] if failure is None else end
     else:
-        view = yield RunOperation(task._view_gen)
+        view = yield from view_gen(task)
         ended = {"status": "finished", "result": decode(result)}
         if failure is not None:
             ended = {"status": "failed", "error": Failure(*failure)}
@@ -121,6 +125,8 @@ def save_ending(
     memories = drop_recalled(
         [redact_memory(session.log, one) for one in memories], [*state.recalled, *session.recalled]
     )
+    if memories:
+        yield from _record_namespace(task)
     yield from _append_ending(
         session.log,
         state,
@@ -131,8 +137,8 @@ def save_ending(
     )
 
 
-def forget_unrecorded_end(log: Log, state: TaskState, incarnation: str) -> TaskGen[None]:
-    """Forget the memories that a killed run saved of an end that was never recorded.
+def forget_unrecorded_end(log: Log, state: TaskState, incarnation: str) -> EffectGen[None]:
+    """Forget the memories that a killed run saved for an end that was never recorded.
 
     Called after a task was cancelled or deleted.
     """
@@ -149,7 +155,7 @@ def forget_unrecorded_end(log: Log, state: TaskState, incarnation: str) -> TaskG
 
 
 def check_remember_option(task: TaskBase, remember: Remember | None) -> None:
-    """Raise before the work if `remember` isn't valid, or the task has no agent to remember for."""
+    """Raise before any work if `remember` isn't valid, or is a function and there is no agent."""
     if remember is not None:
         check_remember(remember)
     if callable(remember) and task._require_session().state.agent is None:
@@ -157,13 +163,47 @@ def check_remember_option(task: TaskBase, remember: Remember | None) -> None:
 
 
 def _effective_remember(task: TaskBase, remember: Remember | None) -> Remember:
-    """Return the given option, that of the running agent, or that of the registered one."""
+    """Return the given option, or else the agent's option."""
     if remember is None:
-        remember = task._remember
-    if remember is None:
-        agent = registered_agents.get(task._require_session().state.agent or "")
+        agent = _find_declared(task, task._require_session().state.agent)
         remember = True if agent is None else agent.remember
     return remember
+
+
+def _find_declared(task: TaskBase, name: str | None) -> Agent[Any, Any] | None:
+    """Return the agent that runs the task, or else the registered agent with this name."""
+    return task._agent or registered_agents.get(name or "")
+
+
+def _record_namespace(task: TaskBase) -> EffectGen[None]:
+    """Record the memory namespace that the agent chooses for the task, if it chooses one.
+
+    It is recorded before anything is saved there. So every process uses the same namespace, even
+    one that doesn't have the agent, or has another version of its code.
+    """
+    session = task._require_session()
+    agent = _find_declared(task, session.state.agent)
+    if agent is None or agent.memory is None or session.state.memory_namespace is not None:
+        return
+    if session.was_ended or session.replaying is not None:
+        return
+    view: TaskView = yield from view_gen(task)
+    named = ev.MemoryNamed(_name_memory(agent, agent.memory, view))
+    yield from session.put([(ev.MEMORY_NAMED, named)], new_append_context())
+
+
+def _find_namespace(agent: Agent[Any, Any] | None, view: TaskView) -> str:
+    """Return a task's memory namespace: the recorded one, or else what its agent chooses now."""
+    if view.memory_namespace is not None:
+        return view.memory_namespace
+    if agent is None or agent.memory is None:
+        return view.agent or ""
+    return _name_memory(agent, agent.memory, view)
+
+
+def _name_memory(agent: Agent[Any, Any], scope: MemoryScope, view: TaskView) -> str:
+    named = scope(view) if callable(scope) else scope
+    return check_id(named, f"the memory namespace of agent {agent.name!r}")
 
 
 def note_memories(state: TaskState) -> list[Remembered]:
@@ -189,7 +229,7 @@ def note_memories(state: TaskState) -> list[Remembered]:
 
 
 def outcome_memories(state: TaskState, result: bytes) -> list[Remembered]:
-    """Return a memory of goal and result. Without a goal, a result has no meaning later."""
+    """Return a memory of the goal and the result. Without its goal, a result is of no use later."""
     if state.goal is None:
         return []
     value = decode(result)
@@ -205,8 +245,8 @@ def outcome_memories(state: TaskState, result: bytes) -> list[Remembered]:
 def failure_memories(state: TaskState, type: str, message: str, author: str) -> list[Remembered]:
     """Return memories of the goal and what went wrong.
 
-    The text of an exception may quote untrusted sources. So it is a separate memory by a "tool",
-    and the rest is trusted.
+    The message of an exception may quote untrusted sources. So it becomes a separate memory with
+    the author "tool", and the rest stays trusted.
     """
     goal = "" if state.goal is None else f"{_shorten(state.goal, OUTCOME_CHARACTERS)}\n"
     message, source = _shorten(message.strip(), OUTCOME_CHARACTERS), _source_name(state.key)
@@ -251,7 +291,7 @@ def drop_recalled(memories: Sequence[Remembered], recalled: Iterable[str]) -> li
     if not texts:
         return list(memories)
     # Imported here, because it is slow and most tasks don't need it.
-    from ..memory.duplicates.find import compare_texts, compute_signature
+    from ..memory.duplicates import compare_texts, compute_signature
 
     known = list(map(compute_signature, texts))
     return [
@@ -285,31 +325,27 @@ def _append_ending(
     retry: Retrying,
     *,
     first: bool = False,
-) -> TaskGen[None]:
+) -> EffectGen[None]:
     """Append the memories of a task's end, once.
 
-    An earlier run may have saved some and been killed before its end was recorded. If its end was
-    another one, the memories that only it saved are forgotten: only the recorded end counts. So
-    each recorded end has one append id. `first` means that there was no earlier run.
+    An earlier run may have saved memories and been killed before it recorded its end. If it ended
+    differently, the memories that only it saved are forgotten: only the recorded end counts. To
+    find them, all runs up to a recorded end use the same append ids. `first` means that there was
+    no earlier run.
     """
     space = _space_key(state)
-    earlier: dict[str, str] = {}  # memories of such runs: text to id
+    earlier: dict[str, str] = {}  # memories of earlier runs: text to id
     for number in count():
         append_id = f"task/{incarnation}/end/{state.ends}" + (f"/{number}" if number else "")
-        obsolete = [
-            memory_id
-            for text, memory_id in earlier.items()
-            if text not in {one.text for one in memories}
-        ]
+        texts = {one.text for one in memories}
+        obsolete = [earlier[text] for text in earlier.keys() - texts]
         if obsolete:
             obsolete = yield CallFunction(_keep_own, (_open_memory(log, state), obsolete), {})
-        events = [NewEvent(FORGOTTEN, _encode(Forgotten(obsolete)))] if obsolete else []
-        new = [one for one in memories if one.text not in earlier]
-        subjects = [None] * len(events) + [one.subject for one in new]
-        events += [NewEvent(REMEMBERED, _encode(one)) for one in new]
+        events, subjects = _build_events(
+            obsolete, [one for one in memories if one.text not in earlier]
+        )
         if not events and (
-            (first and not number)
-            or (yield RunOperation(partial(ops.find_append, space, append_id))) is None
+            (first and not number) or (yield from ops.find_append(space, append_id)) is None
         ):
             return
         try:
@@ -323,8 +359,17 @@ def _append_ending(
             ):
                 return
         except IdReused:
-            logger.info("an earlier run of %s ended differently, unrecorded", state.key)
-        yield RunOperation(partial(_collect_earlier, space, append_id, earlier))
+            logger.info("an earlier run of %s saved memories of a different end", state.key)
+        yield from _collect_earlier(space, append_id, earlier)
+
+
+def _build_events(
+    obsolete: Sequence[str], new: Sequence[Remembered]
+) -> tuple[list[NewEvent], list[str | None]]:
+    """Return the events that forget and add memories, and the subject of each event."""
+    events = [NewEvent(FORGOTTEN, _encode(Forgotten(list(obsolete))))] if obsolete else []
+    subjects = [None] * len(events) + [one.subject for one in new]
+    return events + [NewEvent(REMEMBERED, _encode(one)) for one in new], subjects
 
 
 def _append(
@@ -334,15 +379,15 @@ def _append(
     subjects: Sequence[str | None],
     id: str,
     stamp: AppendContext,
-) -> TaskGen[AppendResult]:
-    answer: AppendResult = yield RunOperation(
+) -> EffectGen[AppendResult]:
+    answer: AppendResult = yield from ops.settle(
         lambda: retry(lambda: append_about(space, events, subjects, stamp, id=id))
     )
     return answer
 
 
 def _collect_earlier(space: StreamKey, id: str, earlier: dict[str, str]) -> Operation[None]:
-    """Add the memories of an earlier append to `earlier`, and drop those it forgot."""
+    """Add the memories of an earlier append to `earlier`, and remove those that it forgot."""
     from ..memory.search.catch_up import read_memory_events as read_events
 
     found = yield from ops.find_append(space, id)
@@ -359,7 +404,7 @@ def _collect_earlier(space: StreamKey, id: str, earlier: dict[str, str]) -> Oper
 
 
 def _keep_own(memory: Memory, ids: Sequence[str]) -> list[str]:
-    """Return the ids of memories that have no other mention."""
+    """Return those of the ids whose memories were mentioned only once."""
     docs = memory._current_index().lookup(memory._key, ids, []).docs
     return [doc.id for doc in docs if doc.id in ids and doc.mentions == 1]
 
@@ -367,12 +412,13 @@ def _keep_own(memory: Memory, ids: Sequence[str]) -> list[str]:
 # -- on the way ------------------------------------------------------------------------------------
 
 
-def remember(task: TaskBase, text: str, options: Mapping[str, Any]) -> TaskGen[str]:
+def remember(task: TaskBase, text: str, options: Mapping[str, Any]) -> EffectGen[str]:
     """Remember a text while the task runs, once per task and content. Return the memory's id."""
     from ..memory.fold import MemoryEvent
 
     session = task._require_session()
-    about = options.get("subject") or session.state.subject
+    about = options["subject"]
+    about = session.state.subject if about is UNSET else about
     remembered = redact_memory(
         session.log, build_memory(text, clock.time(), **{**options, "subject": about}, source=task)
     )
@@ -380,20 +426,21 @@ def remember(task: TaskBase, text: str, options: Mapping[str, Any]) -> TaskGen[s
         raise _no_agent_error(task._key)
     session.check_active()
     if session.is_stale():
-        yield RunOperation(session.catch_up)
+        yield from session.catch_up()
+    yield from _record_namespace(task)
     space, memory = _space_key(session.state), _open_memory(session.log, session.state)
     content = msgspec.structs.replace(remembered, expires_at=None), options.get("ttl")
     append_id = f"task/{session.incarnation_hex}/remember/{fingerprint(session.salt, content, {})}"
     if (
         session.was_ended or remembered.expires_at is not None
     ):  # the bytes differ from an earlier append, so a duplicate must be looked up
-        found = yield RunOperation(lambda: ops.find_append(space, append_id))
+        found = yield from ops.find_append(space, append_id)
         if found is not None:
             return str((yield CallFunction(_find_memory_id, (memory, found), {})))
         if session.replaying is None:
             session.check_writable()
     if not drop_recalled([remembered], [*session.state.recalled, *session.recalled]):
-        same = yield CallFunction(_find_same_memory, (memory, remembered.text), {})
+        same = yield CallFunction(_find_same_memory, (memory, remembered), {})
         if same is not None:
             return str(same)
     stamp = new_append_context()
@@ -412,15 +459,18 @@ def remember(task: TaskBase, text: str, options: Mapping[str, Any]) -> TaskGen[s
     return str(name)
 
 
-def _find_same_memory(memory: Memory, text: str) -> str | None:
-    """Return the id of the memory with this text; None if it was forgotten."""
-    from ..memory.duplicates.find import compare_texts, compute_signature
+def _find_same_memory(memory: Memory, new: Remembered) -> str | None:
+    """Return the id of a memory with the same text, about this subject or none, if there is one."""
+    from ..memory.duplicates import compare_texts, compute_signature
 
-    mine = compute_signature(text)
-    docs = memory._current_index().lookup(memory._key, [], list(mine.keys)).docs
-    return next(
-        (doc.id for doc in docs if compare_texts(mine, compute_signature(doc.text)) == "same"), None
-    )
+    mine, where = compute_signature(new.text), MemoryFilter(clock.time(), visible_to=new.subject)
+    docs = memory._current_index().lookup(memory._key, [], [mine.key]).docs
+    same = [
+        doc
+        for doc in docs
+        if where.has(doc) and compare_texts(mine, compute_signature(doc.text)) == "same"
+    ]
+    return min(same, key=lambda doc: doc.subject is None).id if same else None
 
 
 def _find_memory_id(memory: Memory, appended: AppendResult) -> str:
@@ -432,14 +482,14 @@ def _find_memory_id(memory: Memory, appended: AppendResult) -> str:
 
 def _open_memory(log: Log, state: TaskState) -> Memory:
     from ..memory.memory import (
-        Memory,  # with its index: a task that only leaves something needs none
+        Memory,  # imported here, because it is slow and most tasks don't need it
     )
 
     return Memory(log, _space_key(state), None)
 
 
 def _space_key(state: TaskState) -> StreamKey:
-    return stream_key(state.key.tenant, KIND, state.agent or "")
+    return stream_key(state.key.tenant, KIND, state.memory_namespace or state.agent or "")
 
 
 def _source_name(key: StreamKey) -> str:
@@ -457,26 +507,26 @@ def _no_agent_error(key: StreamKey) -> ValueError:
 
 def recall_relevant(
     task: TaskBase, view: TaskView, most: int, trust: Trust | None
-) -> MemoryScript[list[MemoryItem]]:
-    """Return the agent's memories that fit the task's goal, best first.
+) -> EffectGen[list[MemoryItem]]:
+    """Return the memories that fit the task's goal or its next steps, best first.
 
-    The task's own memories are excluded: they are in its record. Ages are computed at the time of
-    the record, so the same task and memories give the same result. `trust` None: as the agent
-    declares.
+    Only memories about the task's subject, or about none, are recalled. The task's own memories are
+    excluded, because they are in its record. Ages are computed as of the newest event, so the same
+    task and memories give the same result. If `trust` is None, the agent's `trust` applies.
     """
-    agent = registered_agents.get(view.agent or "")
+    from .resume_context.queries import recall_queries
+
+    agent = _find_declared(task, view.agent)
     if trust is None and agent is not None:
         trust = agent.trust
-    where = build_trust_filter(trust, view.updated_at.timestamp())
-    if not most or view.agent is None or view.goal is None:
+    where = build_trust_filter(trust, view.subject, view.updated_at.timestamp())
+    queries = recall_queries(view)
+    if not most or view.agent is None or not queries:
         return []
-    space = stream_key(task._key.tenant, KIND, view.agent)
-    if (yield CallBlocking(partial(ops.run, task._log, ops.head(space)))) is None:
+    space = stream_key(task._key.tenant, KIND, _find_namespace(agent, view))
+    if (yield from ops.head(space)) is None:
         return []
-    from ..memory.memory import (  # with its index: only who has memories needs it
-        AsyncMemory,
-        Memory,
-    )
+    from ..memory.memory import AsyncMemory, Memory  # slow, and needed only if there are memories
 
     memory = (AsyncMemory if task._asynchronous else Memory)(task._log, space, None)
     if (
@@ -485,22 +535,52 @@ def recall_relevant(
         and (task._asynchronous or not agent.embedding.is_async)
     ):
         memory._embedding = agent.embedding
-    own, now, wanted, query = (
-        check_source(task),
-        clock.time(),
-        most + EXTRA_HITS,
-        view.goal[:QUESTION_CHARACTERS],
-    )
-    question = yield from memory._embed_query_gen(query, None)
+    questions = yield from memory._embed_queries_gen(queries)
+    search = partial(_search_others, memory, where, check_source(task), most)
+    found: list[list[MemoryHit]] = yield CallBlocking(lambda: list(map(search, queries, questions)))
+    return list(merge_hits(found)[:most])
+
+
+def explain_context(
+    task: TaskBase, view: TaskView, max_tokens: int, *, past: bool
+) -> EffectGen[tuple[ResumeContext, list[MemoryHit]]]:
+    """Return the resume context for a view, and its memories with the reasons of their ranks.
+
+    For a `past` version, they are the memories that existed then and have not been superseded or
+    forgotten since.
+    """
+    from .resume_context.context import DEFAULT_MEMORIES, build_resume_context
+
+    most = (4 if past else 1) * DEFAULT_MEMORIES
+    found = yield from recall_relevant(task, view, most, None)
+    hits = [
+        hit
+        for hit in found
+        if isinstance(hit, MemoryHit) and not (past and hit.at > view.updated_at)
+    ]
+    context = build_resume_context(view, max_tokens, memories=hits[:DEFAULT_MEMORIES])
+    return context, [hit for hit in hits if hit.id in context.memories]
+
+
+def _search_others(
+    memory: MemoryBase,
+    where: MemoryFilter,
+    own: str | None,
+    most: int,
+    query: str,
+    question: Floats | None,
+) -> list[MemoryHit]:
+    """Return the best hits for one query, except memories whose only source is `own`."""
+    now, wanted = clock.time(), most + EXTRA_HITS
     while True:
-        hits: list[MemoryHit] = yield CallBlocking(
-            partial(memory._search, query, where, wanted, 0.0, None, question)
-        )
-        living = [hit for hit in hits if hit.expires_at is None or hit.expires_at.timestamp() > now]
+        hits = memory._search(query, where, wanted, 0.0, None, question)
         others = [
             hit
-            for hit in living
-            if hit.sources != (own,) and (question is None or _is_relevant(hit))
+            for hit in hits
+            if (hit.expires_at is None or hit.expires_at.timestamp() > now)
+            and (hit.valid_until is None or hit.valid_until.timestamp() > now)
+            and hit.sources != (own,)
+            and (question is None or _is_relevant(hit))
         ]
         # A search by meaning always has more hits, but they fit worse than the last one.
         if (
@@ -508,10 +588,28 @@ def recall_relevant(
             or len(hits) < wanted
             or (question is not None and hits[-1].score < MIN_UNRELATED_SCORE)
         ):
-            return list(others[:most])
+            return others[:most]
         wanted *= 4
 
 
+def merge_hits(found: Sequence[Sequence[MemoryHit]]) -> list[MemoryHit]:
+    """Merge the hits of the queries into one list, each memory once.
+
+    Hits for the goal, which is the first query, alternate with hits for the other queries. So a
+    memory that fits only the next step is included, however many fit the goal.
+    """
+    goal, steps = found[0], _take_turns(found[1:])
+    return _take_turns([goal, steps])
+
+
+def _take_turns(lists: Sequence[Sequence[MemoryHit]]) -> list[MemoryHit]:
+    merged: dict[str, MemoryHit] = {}
+    for hit in chain.from_iterable(zip_longest(*lists)):
+        if hit is not None:
+            merged.setdefault(hit.id, hit)
+    return list(merged.values())
+
+
 def _is_relevant(hit: MemoryHit) -> bool:
-    """Return whether a hit fits by itself, not only better than the other ones."""
+    """Return True if a hit is a good match, and not only better than the other hits."""
     return "words" in hit.why or hit.score >= MIN_UNRELATED_SCORE

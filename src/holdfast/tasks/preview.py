@@ -9,14 +9,15 @@ from urllib.parse import unquote
 import msgspec
 
 from ..conversations.quote import extract_line
+from ..log.reprs import html_table
 from .resume_context.select import is_inside_completed
 from .state.view import ENDED, Drift, Status, StepInfo, TaskView
 
 _MAX_NAMES: Final = 8
-"""Maximum number of steps per row on a terminal; the rest is counted."""
+"""Maximum number of steps to show per row on a terminal; the others are only counted."""
 _MAX_NAME_CHARACTERS: Final = 60
 _ROWS: Final = (
-    ("skipped", "finished, kept"),
+    ("skipped", "finished"),
     ("rerun", "run again"),
     ("waiting", "waiting"),
     ("checked", "its check decides"),
@@ -26,7 +27,7 @@ _ROWS: Final = (
     ("orphaned", "no longer requested"),
 )
 _SHOWN_BY_PATH: Final = ("checked", "in_doubt", "replayed")
-"""Shown by exact path, which `store.resolve` needs; others are shown unescaped."""
+"""Rows with exact paths, which `store.resolve` needs. Other rows have unescaped paths."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +41,11 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     rerun: list[str]
     """Interrupted, failed, or resolved as not done: they run again."""
     checked: list[str]
-    """In doubt, and their check decides whether they run."""
+    """Their outcome is unknown, and their check decides whether they run."""
     in_doubt: list[str]
     """In doubt: `store.resolve` must record whether they were done."""
     replayed: list[str]
-    """Failed, and the agent handled it: they raise the recorded failure without running."""
+    """Failed, and the agent handled the failure: they raise it again without running."""
     pending: list[str]
     """Items of the plan that were never started."""
     orphaned: list[str]
@@ -52,9 +53,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     drift: list[Drift]
     """Recorded steps whose arguments, code or model differ now."""
     waiting: list[str] = []
-    """Children that wait: they resume by themselves."""
+    """Children that wait. They resume on their own."""
     waits_for: list[str] = []
-    """What the task waits for: a resume stops there until it comes."""
+    """What the task waits for. A resume stops there until it arrives."""
 
     @property
     def ok(self) -> bool:
@@ -65,6 +66,15 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         """Return the preview as plain JSON values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return {**found, "ok": self.ok}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (label, len(paths), _join_names(paths))
+            for field, label in _ROWS
+            if (paths := getattr(self, field))
+        ]
+        title = f"Resume of task {self.task}, {self.status}"
+        return html_table(title, rows, ("", "steps", ""), "\n".join(self._advice()))
 
     def __str__(self) -> str:
         rows = [
@@ -87,7 +97,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             if paths
         ]
         title = f"task {_shorten(self.task)}, {self.status}"
-        return "\n".join([title, *(table or ["  nothing is recorded"]), *self._advice()])
+        return "\n".join([title, *(table or ["  no steps"]), *self._advice()])
 
     def _advice(self) -> list[str]:
         if self.status in ENDED:
@@ -97,16 +107,16 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"The task waits for {_join_names(self.waits_for)}.")
         if self.in_doubt:
             lines.append(
-                "Resolve the steps in doubt: store.resolve(task, step, result=…), "
+                "Resolve each step in doubt: store.resolve(task, step, result=…), "
                 "or retry=True if it was not done."
             )
         if self.drift or self.orphaned:
-            lines.append("The code has changed since: resume the task, fork it, or delete it.")
+            lines.append("The code has changed: resume the task, fork it, or delete it.")
         return lines
 
 
 def preview_resume(view: TaskView, current_code: Mapping[str, str]) -> Preview:
-    """Return what a resume would do. `current_code` maps step names to digests of their code now.
+    """Return what a resume would do. `current_code` maps step names to digests of current code.
 
     A running step is shown as if its process died now. A resume of an ended task runs nothing.
     """
@@ -145,7 +155,7 @@ def _choose_fate(step: StepInfo) -> str:
 
 
 def _find_code_drift(view: TaskView, current_code: Mapping[str, str]) -> list[Drift]:
-    """Return drifts of finished steps whose function has changed: the old result is kept."""
+    """Return a drift for each finished step whose function has changed. Its result is kept."""
     known = {change.step for change in view.drift if change.what == "code"}
     found = []
     for step in view.steps:
@@ -156,7 +166,7 @@ def _find_code_drift(view: TaskView, current_code: Mapping[str, str]) -> list[Dr
 
 
 def _differ(recorded: str, now: str) -> bool:
-    """Compare two code digests. Those of different Python versions, or empty ones, never differ."""
+    """Return True if two code digests of the same Python version differ, and neither is empty."""
     version, _, digest = recorded.partition(":")
     version_now, _, digest_now = now.partition(":")
     return bool(digest and digest_now) and version == version_now and digest != digest_now

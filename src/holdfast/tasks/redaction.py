@@ -13,19 +13,22 @@ if TYPE_CHECKING:
 
 CONTENT: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     ev.Created: ("goal", "input"),
+    ev.Branched: ("input",),
     ev.Planned: ("items",),
     ev.Noted: ("text", "why"),
     ev.Recalled: ("texts",),
     ev.Asked: ("question", "payload"),
     ev.Answered: ("value",),
     ev.Signalled: ("payload",),
-    ev.Failed: ("type", "message"),
+    ev.Failed: ("type", "message", "trace"),
     ev.Cancelled: ("reason",),
     ev.Finished: ("result",),
-    ev.StepEvent: ("error", "message", "cursor", "model_input", "result"),
+    ev.StepEvent: (
+        *("arguments", "error", "message", "trace", "check", "cursor", "model_input", "result"),
+    ),
     ev.ModelInputPart: ("text",),
 }
-"""The fields that hold content of users or models. All others are names or written by us."""
+"""The fields that hold content of users or models. Holdfast itself writes all others."""
 
 
 def redact_event(redactor: Redactor, event: ev.TaskEvent) -> ev.TaskEvent:
@@ -47,4 +50,6 @@ def _redact_part(redactor: Redactor, part: Any) -> Any:
     if type(part) is tuple:  # the input of a model
         seen = tuple(redact_event(redactor, one) for one in part)
         return part if all(one is other for one, other in zip(part, seen, strict=True)) else seen
-    return part if part is None else redactor.value(part)
+    if part is None or type(part) is ev.Trace:  # a trace is redacted when it is captured
+        return part
+    return redactor.value(part)

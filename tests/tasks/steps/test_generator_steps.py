@@ -63,7 +63,6 @@ async def listed(chunks: Any) -> list[Any]:
 # -- live, and again -------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_chunks_come_one_by_one_and_are_given_again_without_running(ways: Ways) -> None:
     source = Source("a", "b", "c")
     asked: list[int] = []

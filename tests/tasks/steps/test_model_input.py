@@ -18,13 +18,13 @@ import holdfast
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import Budget, NotFound, StepFailed
-from holdfast.tasks.steps import run
+from holdfast.tasks.steps import failures
 from holdfast.types import ModelInput
 
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "retry_delay", lambda attempt: 0.0)
+    monkeypatch.setattr(failures, "retry_delay", lambda attempt: 0.0)
 
 
 def model(fn: Any, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import Budget, StepFailed, Usage
 from holdfast.errors import BudgetExceeded
-from holdfast.tasks.steps import run
+from holdfast.tasks.steps import failures
 
 
 class Stop(BaseException):
@@ -23,7 +23,7 @@ class Stop(BaseException):
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "retry_delay", lambda attempt: 0.0)
+    monkeypatch.setattr(failures, "retry_delay", lambda attempt: 0.0)
 
 
 def model(fn: Any, **options: Any) -> Any:
@@ -96,7 +96,7 @@ def test_a_tool_that_returns_something_called_usage_has_used_nothing(ways: Ways)
     assert (view(ways).usage, view(ways).steps[0].usage) == (Usage(), None)
     [_, _, completed, _] = ways.store.task("t").history()
     assert "usage" not in completed.data
-    assert "saw" not in completed.data
+    assert "model_input" not in completed.data
 
 
 def test_what_a_function_tells_counts_instead_of_the_answer_and_adds_up(ways: Ways) -> None:
@@ -244,7 +244,6 @@ async def ask_five_times(task: Any) -> int:
     return 5
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("budget", "unit", "used"),
     [

@@ -19,14 +19,14 @@ from helpers.sync_and_async import Ways, view
 from helpers.tasks.replies import Model, chatting, messages, plainly, said, user
 from holdfast import Budget, NotFound, StepFailed, Store, Usage
 from holdfast.errors import BudgetExceeded, Expired
-from holdfast.tasks.steps import run
+from holdfast.tasks.steps import failures
 from holdfast.testing import crash
 from holdfast.types import ModelInput
 
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "retry_delay", lambda attempt: 0.0)
+    monkeypatch.setattr(failures, "retry_delay", lambda attempt: 0.0)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_who_was_away_for_longer_than_the_lease_looks_before_it_says_anything(
         def ask(chat: Any) -> dict[str, Any]:
             with other.task("t", steal=True):
                 pass
-            task._require_session().renewed_at -= 1000  # as if it had been suspended for long
+            task._require_session().lease.renewed_at -= 1000  # as if it had been suspended for long
             return said("too late")
 
         with pytest.raises(holdfast.errors.LeaseLost), store.task("t") as task:
@@ -171,7 +171,7 @@ def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it
     backend = FaultyBackend(MemoryBackend(), seed=1)
     asked: list[int] = []
 
-    with Store(Log(backend, settle_seconds=0.05), "default") as store:
+    with Store(Log(backend, timeout=0.05), "default") as store:
 
         @holdfast.step(key=lambda chat: "k")
         def ask(chat: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it
         assert len(asked) <= 2
 
 
-LIFE = """
+PROGRAM = """
 import asyncio, os, signal, sys
 import holdfast
 from holdfast.tasks.state import events as ev
@@ -258,7 +258,7 @@ def test_killed_around_the_message_there_is_one(
     notes = tmp_path / "notes"
 
     def live(kill: str) -> int:
-        command = [sys.executable, "-c", LIFE, durable_url, str(notes), way, kill]
+        command = [sys.executable, "-c", PROGRAM, durable_url, str(notes), way, kill]
         return subprocess.run(command, check=False, timeout=60, capture_output=True).returncode
 
     assert live(kill) == -signal.SIGKILL

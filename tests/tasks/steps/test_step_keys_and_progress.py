@@ -29,7 +29,6 @@ from holdfast.tasks.steps import progress as _progress
 # -- keys for the outside --------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_an_idempotency_key_is_the_same_across_retries_and_resumes(
     ways: Ways, no_pause: None
 ) -> None:
@@ -291,7 +290,6 @@ def test_a_retry_has_the_cursor_too(ways: Ways, no_pause: None) -> None:
     assert cursors == [(None, 1), (1, 2), (2, 3)]
 
 
-@pytest.mark.every_engine
 def test_progress_is_stored_at_once_with_flush_and_else_once_in_a_while(
     ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,11 +323,11 @@ def test_the_heartbeat_stores_progress_that_is_old(ways: Ways) -> None:
         def read() -> int:
             step = holdfast.current_step()
             step.save(1)
-            mine._beat()
+            mine._beat(mine._entry)
             before = progressed(ways)
             step._saved_at = time.monotonic() - 61
-            mine._beat()
-            mine._beat()
+            mine._beat(mine._entry)
+            mine._beat(mine._entry)
             return progressed(ways) - before
 
         return await task.step("a", read)
@@ -342,11 +340,11 @@ def test_the_start_of_a_long_step_is_stored_by_the_heartbeat(ways: Ways) -> None
         mine = task if ways.asynchronous else task.plain
 
         def long() -> Any:
-            mine._beat()
+            mine._beat(mine._entry)
             before = [step.path for step in view(ways).steps]
-            for path, (change, _) in list(mine._session._pending.items()):
-                mine._session._pending[path] = (change, time.monotonic() - 2)
-            mine._beat()
+            for path, (change, _, origin) in list(mine._session.writer.pending.changes.items()):
+                mine._session.writer.pending.changes[path] = (change, time.monotonic() - 2, origin)
+            mine._beat(mine._entry)
             [seen] = view(ways).steps
             return [before, seen.path, seen.status]
 
@@ -420,7 +418,8 @@ def test_sigterm_stores_progress_and_gives_the_lease_back(durable_url: str, tmp_
         "def read():\n"
         "    holdfast.current_step().save(42)\n"
         "    print('here', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(6000):  # a signal right before one long sleep is heard only after it\n"
+        "        time.sleep(0.01)\n"
         "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, "
         "store.task('t') as task:\n"
         "    task.step('a', read)\n"
@@ -446,7 +445,7 @@ def test_sigterm_stores_progress_and_gives_the_lease_back(durable_url: str, tmp_
 def test_a_handler_of_the_programs_own_is_left_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sigterm, "_inside", 0)  # whatever other tests have left open
+    monkeypatch.setattr(sigterm, "_blocks", {})  # whatever other tests have left open
     before = signal.getsignal(signal.SIGTERM)
     heard: list[int] = []
     try:

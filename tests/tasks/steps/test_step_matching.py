@@ -4,12 +4,17 @@ async."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
+import msgspec
+import pydantic
 import pytest
 
 import holdfast
@@ -102,6 +107,119 @@ def test_a_finished_step_asked_for_with_other_arguments_is_refused_before_anythi
     assert ways.resume(lambda task: task.step("a", never, *recorded)) == 1
 
 
+@dataclass
+class ClaimDataclass:
+    q: str
+    n: int
+
+
+class ClaimStruct(msgspec.Struct):
+    n: int
+    q: str
+
+
+class ClaimModel(pydantic.BaseModel):
+    n: float
+    q: str
+
+
+class ClaimTuple(NamedTuple):
+    q: str
+    n: int
+
+
+class Unit(Enum):
+    EURO = "euro"
+
+
+@ON_MEMORY
+@pytest.mark.parametrize("carrier", [dict, ClaimDataclass, ClaimStruct, ClaimModel, ClaimTuple])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_code_may_be_typed_while_its_tasks_run(ways: Ways, carrier: Any, parallel: bool) -> None:
+    async def work(task: Any, make: Any, unit: Any, fn: Any) -> Any:
+        claims = [make(q="a", n=3), make(q="b", n=4)]
+        if parallel:
+            return await task.map("score", lambda claim: fn(claim), claims)
+        return [
+            await task.step("score", lambda claim, unit: fn(claim), claims[0], unit),
+            await task.step("scores", lambda *, each: fn(each), each={"claims": claims}),
+        ]
+
+    first = ways.resume(lambda task: work(task, dict, "euro", Counting()))
+    assert ways.resume(lambda task: work(task, carrier, Unit.EURO, never)) == first
+
+
+def test_a_tuple_may_be_named_while_its_tasks_run(ways: Ways) -> None:
+    ways.resume(lambda task: task.step("a", lambda claim: 1, ("a", 3)))
+    for claim in (ClaimTuple("a", 3), ["a", 3]):
+        assert ways.resume(lambda task, claim=claim: task.step("a", lambda claim: 2, claim)) == 1
+    with pytest.raises(ReplayMismatch):
+        ways.resume(lambda task: task.step("a", lambda claim: 2, ClaimTuple("a", 4)))
+
+
+# -- the resume context as an argument -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rendered",
+    [
+        lambda context: context,
+        lambda context: str(context),
+        lambda context: context.text,
+        lambda context: context.messages(),
+        lambda context: [{"role": "system", "content": "Be brief."}, *context.messages()],
+        lambda context: {"messages": [{**context.messages()[0], "name": "holdfast"}]},
+        lambda context: copy.deepcopy(context.messages()),
+    ],
+    ids=["itself", "str", "text", "messages", "among messages", "deep", "copied"],
+)
+def test_a_resume_context_among_the_arguments_is_the_same_after_every_resume(
+    ways: Ways, rendered: Any
+) -> None:
+    ask, runs = Counting(), list[Any]()
+
+    async def work(task: Any, question: str = "?") -> Any:
+        context = rendered(await task.resume_context())
+        runs.append(str(context))
+        answer = await task.step("ask", lambda context, question: ask(question), context, question)
+        await task.step(f"step {len(runs)}", lambda: len(runs))  # the next one tells more
+        return answer
+
+    for _ in range(3):
+        assert ways.resume(work) == 1
+    assert ask.calls == ["?"]
+    with pytest.raises(ReplayMismatch):
+        ways.resume(lambda task: work(task, "another question"))
+
+
+def test_the_resume_context_of_another_task_is_another_argument(ways: Ways) -> None:
+    for name in ("a", "b"):
+        ways.resume(lambda task: task.step("x", lambda: 1), name)
+    contexts = [view(ways, name).resume_context().messages() for name in ("a", "b")]
+    ways.resume(lambda task: task.step("ask", lambda context: 1, contexts[0]))
+    with pytest.raises(ReplayMismatch):
+        ways.resume(lambda task: task.step("ask", lambda context: 1, contexts[1]))
+
+
+def test_a_resume_context_is_stored_as_text(ways: Ways) -> None:
+    context = view_of_finished(ways).resume_context()
+
+    async def work(task: Any) -> Any:
+        await task.decide(str(context), why=str(context))
+        ways.store.conversation("c").append(*context.messages())
+        return await task.step("a", lambda: {"text": context.text})
+
+    assert ways.resume(work) == {"text": str(context)}
+    [message] = ways.store.conversation("c").messages()
+    assert (message["content"], type(message["content"])) == (context.text, str)
+    assert type(view(ways).decisions[0].text) is str
+
+
+def view_of_finished(ways: Ways) -> Any:
+    ways.resume(lambda task: task.step("x", lambda: 1), "finished")
+    return view(ways, "finished")
+
+
 class Client:
     """Nothing that could be encoded."""
 
@@ -133,7 +251,6 @@ def test_a_task_a_store_and_a_conversation_count_by_type_only(ways: Ways) -> Non
     assert [ways.resume(work), ways.resume(work)] == [1, 1]
 
 
-@pytest.mark.every_engine
 def test_steps_of_one_name_are_matched_by_arguments_whatever_the_order(ways: Ways) -> None:
     fn = Counting()
 
@@ -355,7 +472,6 @@ def nest(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:
     return work
 
 
-@pytest.mark.every_engine
 def test_steps_inside_steps_are_scoped_to_them(ways: Ways) -> None:
     fn = Counting()
     leaf = holdfast.step(lambda n: fn(n), returns=Any)

@@ -87,7 +87,6 @@ class Report:
     text: str = ""
 
 
-@pytest.mark.every_engine
 def test_a_child_is_a_task_of_its_own_with_a_typed_result(ways: Ways) -> None:
     calls: list[Any] = []
 
@@ -578,7 +577,7 @@ def test_a_child_that_swallows_its_wait_is_not_finished(ways: Ways) -> None:
 
 # -- processes that die ----------------------------------------------------------------------------
 
-LIFE = """
+PROGRAM = """
 import os, signal, sys, time, holdfast
 
 @holdfast.agent("kid")
@@ -614,7 +613,9 @@ else:
 
 
 def die(url: str, what: str, *more: str) -> None:
-    killed = subprocess.run([sys.executable, "-c", LIFE, url, what, *more], timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", PROGRAM, url, what, *more], timeout=60, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
 
 
@@ -688,7 +689,6 @@ def family(ways: Ways) -> None:
         run(ways, "parent", "t")
 
 
-@pytest.mark.every_engine
 def test_cancelling_reaches_children_and_theirs_but_not_what_has_ended(ways: Ways) -> None:
     family(ways)
     ways.store.task("t").cancel("not needed")
@@ -761,12 +761,12 @@ def test_a_child_that_runs_hears_that_its_parent_was_cancelled(ways: Ways, clock
     assert statuses(ways, "t", "k") == ["cancelled", "cancelled"]
 
 
-def test_a_child_of_the_same_name_of_another_life_is_not_cancelled(ways: Ways) -> None:
+def test_a_child_of_the_same_name_of_another_incarnation_is_not_cancelled(ways: Ways) -> None:
     agent(ways, "kid", answered)
     with pytest.raises(Suspended):
         ways.resume(having("k"))
     ways.store.task("t").delete()
-    with pytest.raises(ReplayMismatch, match="another parent"):  # another life of it
+    with pytest.raises(ReplayMismatch, match="another parent"):  # another incarnation of it
         ways.resume(having("k"))
     ways.store.task("t").cancel()
     assert statuses(ways, "t", "k") == ["cancelled", "suspended"]

@@ -25,7 +25,8 @@ from holdfast import NotFound, Suspended
 from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyAnswered, Expired, InvalidId, NotSerializable, TaskEnded
-from holdfast.tasks.run.effects import _perform
+from holdfast.log.drivers import Ended, drive, run_to
+from holdfast.log.operations import AppendRecords
 from holdfast.tasks.run.waits import ask
 
 
@@ -211,7 +212,7 @@ def test_another_payload_is_another_question_and_replaces_the_first(ways: Ways) 
     waits(ways, asking("B"))
     (new,) = view(ways).questions
     assert (new.payload, new.id != old.id) == ("B", True)
-    with pytest.raises(NotFound, match="has changed since"):
+    with pytest.raises(NotFound, match="has changed; read it again"):
         ways.store.answer("t", "q", "to A", question=old.id)
     ways.store.answer("t", "q", "to B", question=new.id)
     assert ways.resume(asking("B")) == "to B"
@@ -407,20 +408,18 @@ def test_an_answer_between_two_who_ask_the_same_is_not_lost() -> None:
             first, second = (
                 ask(task._require_session(), "q", "Which?", None, Any, None) for _ in range(2)
             )
+            log = store._log
             records = [
-                script.send(_perform(store._log, script.send(None))) for script in (first, second)
+                drive(log, run_to(AppendRecords, script, script.send)) for script in (first, second)
             ]
-            suspended = _perform(store._log, records[0])
             with pytest.raises(Suspended):
-                first.send(suspended)
+                drive(log, run_to(AppendRecords, first, first.send, log.handle(records[0])))
             store.answer("t", "q", "yes")
             with pytest.raises(Exception) as overtaken:
-                _perform(store._log, records[1])
-            second.throw(overtaken.value)
-            with pytest.raises(StopIteration) as done:
-                second.send(None)
-            assert done.value.value == "yes"
-            raise task._require_session().branch.suspended or AssertionError
+                log.handle(records[1])
+            end = drive(log, run_to(AppendRecords, second, second.throw, overtaken.value))
+            assert isinstance(end, Ended) and end.value == "yes"
+            raise task._require_session().suspension.branch.suspended or AssertionError
         assert [event.type for event in store.task("t").history()].count("task.asked") == 1
         with store.task("t") as task:
             assert task.ask("q", "Which?") == "yes"
@@ -442,10 +441,10 @@ with store.task("t") as task:
 def test_a_task_whose_process_was_killed_is_answered_and_goes_on(durable_url: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ABANDONED, durable_url], stdout=subprocess.PIPE, text=True
-    ) as life:
-        assert life.stdout is not None
-        assert life.stdout.readline() == "waits\n"
-        os.kill(life.pid, signal.SIGKILL)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        os.kill(process.pid, signal.SIGKILL)
     with holdfast.open(durable_url) as store:
         seen = store.get_task("t")
         assert seen is not None
@@ -468,7 +467,6 @@ def asking_for(seconds: float | timedelta) -> Any:
     return work
 
 
-@pytest.mark.every_engine
 def test_a_question_that_nobody_answers_in_time_is_a_timeout_for_ever(
     ways: Ways, clock: Any
 ) -> None:
@@ -476,7 +474,7 @@ def test_a_question_that_nobody_answers_in_time_is_a_timeout_for_ever(
     (ask,) = view(ways).questions
     assert ask.until is not None
     assert view(ways).due_at == ask.until
-    assert abs(ask.until.timestamp() - clock.now() - 60) < 1
+    assert -0.1 < ask.until.timestamp() - clock.now() - 60 < 2, "never early, and little late"
     clock.advance(59)
     waits(ways, asking_for(5))  # what was recorded first counts
     clock.advance(2)

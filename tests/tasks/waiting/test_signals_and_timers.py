@@ -18,7 +18,8 @@ from helpers.sync_and_async import AwaitedTask, Ways, view
 from helpers.tasks.waiting_tasks import Order, approve, waits
 from holdfast import NotFound, StepFailed, StepInDoubt, Store, Suspended
 from holdfast.errors import AlreadyAnswered, TaskEnded
-from holdfast.tasks.run.effects import _perform
+from holdfast.log.drivers import Ended, drive, run_to
+from holdfast.log.operations import AppendRecords
 from holdfast.tasks.run.waits import wait_for
 from holdfast.tasks.state import events as ev
 from holdfast.tasks.state.waits import TaskWaits
@@ -154,16 +155,16 @@ def test_two_waits_that_take_a_signal_at_the_same_time_do_not_both_get_it() -> N
         with pytest.raises(Suspended), store.task("t") as task:
             store.signal("t", "s", "only")
             first, second = (wait_for(task._require_session(), "s", Any, None) for _ in range(2))
-            recorded = []
-            for script in (first, second):
-                asked = script.send(_perform(store._log, script.send(None)))
-                recorded.append(_perform(store._log, asked))
-            take = first.send(recorded[0])
+            log = store._log
+            recorded = [
+                log.handle(drive(log, run_to(AppendRecords, script, script.send)))
+                for script in (first, second)
+            ]
+            take = drive(log, run_to(AppendRecords, first, first.send, recorded[0]))
             with pytest.raises(Suspended):  # there is no other to take
-                second.send(recorded[1])
-            with pytest.raises(StopIteration) as done:
-                first.send(_perform(store._log, take))
-            assert done.value.value == "only"
+                drive(log, run_to(AppendRecords, second, second.send, recorded[1]))
+            end = drive(log, run_to(AppendRecords, first, first.send, log.handle(take)))
+            assert isinstance(end, Ended) and end.value == "only"
             task.wait_for("more")
         with pytest.raises(Suspended), store.task("t") as task:
             assert task.wait_for("s") == "only"
@@ -710,7 +711,6 @@ def test_the_record_of_another_moment_shows_the_questions_of_then(ways: Ways) ->
     assert (then.status, then.questions[0].status) == ("suspended", "open")
 
 
-@pytest.mark.every_engine
 def test_async_stores_answer_and_signal_too(url: str) -> None:
     async def program() -> Any:
         async with holdfast.aopen(url) as store:

@@ -284,6 +284,7 @@ def play(
     return cuts
 
 
+@pytest.mark.slow
 @given(programs, st.booleans(), st.integers(0, 1 << 32))
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_program_that_waits_is_cut_off_anywhere_and_ends_as_if_it_had_not_been(
@@ -297,6 +298,7 @@ def test_a_program_that_waits_is_cut_off_anywhere_and_ends_as_if_it_had_not_been
 RATES = {"lost_answer": 0.04, "lost_request": 0.02, "unavailable": 0.04, "read_unavailable": 0.01}
 
 
+@pytest.mark.slow
 @given(programs, st.booleans(), st.integers(0, 1 << 32))
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_program_that_waits_on_a_storage_that_fails_ends_as_if_it_had_not(

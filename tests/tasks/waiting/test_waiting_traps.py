@@ -17,9 +17,10 @@ from holdfast.backends import Append, AppendResult, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import TaskEnded
 from holdfast.log import operations as ops
+from holdfast.log.drivers import drive
+from holdfast.tasks.finish import mark_stuck_gen
 from holdfast.tasks.run import claim
 from holdfast.tasks.run.claim import check_open_options
-from holdfast.tasks.run.effects import drive
 from holdfast.tasks.state import events as ev
 
 
@@ -306,7 +307,7 @@ def test_a_look_at_a_task_that_was_given_up_leaves_it_so(store: Store, status: s
         store.run_due()
     else:
         with store.task("t") as task:
-            drive(store._log, task._mark_stuck_gen())
+            drive(store._log, mark_stuck_gen(task))
     found = store.get_task("t")
     with store.task("t") as task:
         assert task.status == "running"

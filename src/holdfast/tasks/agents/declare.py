@@ -22,10 +22,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Remember = bool | Callable[["TaskView"], Iterable[Any] | Awaitable[Iterable[Any]]]
-"""What a task saves to memory: the default (True), nothing, or what a function returns.
+"""What a task saves to memory: the default (True), nothing (False), or what a function returns.
 
-The function returns texts, or dicts as `remember_many` takes them.
+The function returns texts, or dicts in the form that `remember_many` takes.
 """
+
+MemoryScope = str | Callable[["TaskView"], str]
+"""The memory namespace of an agent's tasks, or a function that returns it for a task's view."""
 
 DEFAULT_ATTEMPTS = 5
 DEFAULT_LEASE = 30.0
@@ -44,6 +47,8 @@ class Agent(Generic[P, R]):
         remember: Remember = True,
         embed: Embed | None = None,
         trust: Trust | None = None,
+        memory: MemoryScope | None = None,
+        timeout: float | None = None,
     ) -> None:
         self.name, self.fn, self.max_attempts, self.lease, self.input = (
             name,
@@ -52,7 +57,8 @@ class Agent(Generic[P, R]):
             lease,
             input,
         )
-        self.remember, self.trust = remember, trust
+        self.remember, self.trust, self.memory = remember, trust, memory
+        self.timeout = timeout
         self.is_async = is_async(fn)
         self.embedding: Embedding | None = None
         if embed is not None:
@@ -111,8 +117,14 @@ def agent(
     remember: Remember = True,
     embed: Embed | None = None,
     trust: Trust | None = None,
+    memory: MemoryScope | None = None,
+    timeout: float | timedelta | None = None,
 ) -> _AgentDecorator:
     """Register a function that runs a task from start to end. Its return value is the result.
+
+    What a task learns is saved to memory, and quoted in the resume contexts of the agent's later
+    tasks. If tasks are about different customers, give each task its `subject`: memories of a task
+    with a subject are quoted only for tasks of the same subject.
 
     Args:
         name: The name by which any process finds the agent.
@@ -123,9 +135,14 @@ def agent(
         remember: What the agent's tasks save to memory, as for `Task.finish`.
         embed: An embedder for the agent's memory, as for `Store.memory`. Workers use it too.
         trust: Authors whose memories are added to resume contexts, as for `Task.resume_context`.
+        memory: The memory namespace of its tasks: a name, or a function from the task's view to a
+            name, such as `lambda task: f"claims/{task.subject}"`. It is recorded in the task when
+            first used. Default: the agent's name.
+        timeout: The time limit of its tasks, in seconds or as a timedelta, as for `Store.task`. A
+            task that was submitted with its own `timeout` keeps that. Default: none.
 
     Returns:
-        A decorator. The decorated function is an `Agent`, called like the function.
+        A decorator. It turns the function into an `Agent`, which is called like the function.
 
     Raises:
         ValueError: Another function has this name, or an option is out of range.
@@ -145,17 +162,26 @@ def agent(
     length = check_seconds(lease, "lease", 0.1)
     check_declared(input)
     check_remember(remember)
+    _check_memory(memory)
     if trust is not None:
         from ...memory.trust import check_trust
 
         trust = check_trust(trust)
     return _AgentDecorator(
-        check_id(name, "the name of an agent"), max_attempts, length, input, remember, embed, trust
+        check_id(name, "the name of an agent"),
+        max_attempts,
+        length,
+        input,
+        remember,
+        embed,
+        trust,
+        memory,
+        None if timeout is None else check_seconds(timeout, "timeout", 0.001),
     )
 
 
 def find_agent(given: str | Callable[..., Any]) -> Agent[Any, Any]:
-    """Return an agent by its name, or from a function, which need not be registered."""
+    """Find a registered agent by name, or make one of a function, which need not be registered."""
     if isinstance(given, Agent):
         return given
     if isinstance(given, str):
@@ -178,6 +204,18 @@ def check_remember(remember: object) -> None:
         raise TypeError(
             "remember must be True, False or a function of the task's view, "
             f"got {describe_value(remember)}"
+        )
+
+
+def _check_memory(memory: object) -> None:
+    if memory is None:
+        return
+    if isinstance(memory, str):
+        check_id(memory, "memory")
+    elif not callable(memory) or is_async(memory):
+        raise TypeError(
+            "memory must be a namespace, or a synchronous function from the task's view to one, "
+            f"got {describe_value(memory)}; to save nothing, use remember=False"
         )
 
 

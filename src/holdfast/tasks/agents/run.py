@@ -10,14 +10,15 @@ import msgspec
 
 from ...errors import LeaseHeld, LeaseLost, SchemaMismatch, StepInDoubt, Suspended, TaskEnded
 from ...log.codec import Undecodable, check_declared, decode_as
+from ...log.drivers import drive, drive_async
+from ..finish import finish_gen, mark_stuck_gen
 from ..run.claim import OpenOptions
-from ..run.effects import drive, drive_async
 from ..run.frames import Frame, current_frame
 from ..state import events as ev
 from ..state.fold import CHILD
 from ..state.view import ENDED
 from ..steps.declare import Step, StepOptions
-from ..steps.fingerprints import code_digest
+from ..steps.identity import code_digest
 from ..steps.usage import Usage
 from .declare import Agent
 
@@ -28,46 +29,48 @@ if TYPE_CHECKING:
 
 
 def run_agent(task: Task, agent: Agent[Any, Any], returns: Any) -> Any:
-    """Run a task from where it is to its end, and return its result. A finished one isn't run."""
+    """Run a task to its end, and return its result. A finished task isn't run again."""
     if agent.is_async:
         raise TypeError(
             f"agent {agent.name!r} is async; use `await store.aio.run(…)`, or an async task"
         )
     declared = _check_result_type(agent)
-    task._input_type, task._remember = agent.input, agent.remember
+    task._input_type, task._agent = agent.input, agent
     with task:
         if _over_crash_limit(task):
-            drive(task._log, task._mark_stuck_gen())
+            drive(task._log, mark_stuck_gen(task))
         elif task.status not in ENDED:
+            task._require_session().check_deadline()
             value = agent.fn(task)
             if task.status == "running":
-                drive(task._log, task._finish_gen(value, (), {}, declared))
+                drive(task._log, finish_gen(task, value, (), {}, declared))
     return _get_result(task, returns)
 
 
 async def run_agent_async(task: AsyncTask, agent: Agent[Any, Any], returns: Any) -> Any:
     """`run_agent`, awaited."""
     declared = _check_result_type(agent)
-    task._input_type, task._remember = agent.input, agent.remember
+    task._input_type, task._agent = agent.input, agent
     async with task:
         if _over_crash_limit(task):
-            await drive_async(task._log, task._mark_stuck_gen())
+            await drive_async(task._log, mark_stuck_gen(task))
         elif task.status not in ENDED:
+            task._require_session().check_deadline()
             value = await agent.fn(task)
             if task.status == "running":
-                await drive_async(task._log, task._finish_gen(value, (), {}, declared))
+                await drive_async(task._log, finish_gen(task, value, (), {}, declared))
     return _get_result(task, returns)
 
 
 def _check_result_type(agent: Agent[Any, Any]) -> Any:
-    """Return the type of an agent's result. Raise before the work if it can't be stored."""
+    """Return the type of an agent's result. If it can't be stored, raise before doing any work."""
     declared = agent.returns
     check_declared(declared)
     return declared
 
 
 def _over_crash_limit(task: TaskBase) -> bool:
-    """Return whether a worker or parent must not run the task: it crashed too often."""
+    """Return True if the task crashed too often for a worker or a parent to run it again."""
     return (
         task._inline or task._max_attempts > 0
     ) and task._require_session().state.crashes >= task._max_crashes
@@ -103,10 +106,12 @@ def child_step(
 
     session = parent._require_session()
     key = parent._key._replace(id=id)
-    options = msgspec.structs.replace(options, parent=ev.Parent(parent.id, session.incarnation_hex))
+    options = msgspec.structs.replace(
+        options, parent=ev.Parent(parent.id, session.incarnation_hex), default_timeout=agent.timeout
+    )
 
     def limit_budget() -> OpenOptions:
-        """Give the child the rest of the parent's budget, plus what this child used of it."""
+        """Give the child what is left of the parent's budget, plus what the child used of it."""
         state = session.state
         if state.budget is None:
             return options
@@ -132,25 +137,25 @@ def child_step(
 
 
 def _count_usage(session: Session, inside: Frame | None, task: TaskBase) -> None:
-    """Count a child's usage for its parent too, without what earlier runs counted."""
+    """Add a child's usage to its parent's, except what earlier runs have already added."""
     if inside is not None and inside.run is not None and task._session is not None:
         inside.run.set_usage(task._session.state.usage - _counted_usage(session, inside))
 
 
 def _counted_usage(session: Session, inside: Frame | None) -> Usage:
-    """Return the usage of the child that is counted for its parent already."""
+    """Return the part of the child's usage that its parent already counts."""
     known = None if inside is None else session.state.steps.get(inside.path)
     return known.usage if known is not None and known.usage is not None else Usage()
 
 
 @contextmanager
 def _translate_ending(parent: TaskBase, task: TaskBase) -> Iterator[None]:
-    """Translate how a child ends for its parent.
+    """Translate the end of a child's run into what the parent must do.
 
-    While the child waits, is in doubt, or another process runs it, the parent waits too.
+    While the child waits, is in doubt, or runs in another process, the parent waits too.
     """
     session, inside = parent._require_session(), current_frame()
-    branch = inside.branch if inside is not None else session.branch
+    branch = inside.branch if inside is not None else session.suspension.branch
     child = str(task._key)
     until: float | None = None
     try:
@@ -168,7 +173,7 @@ def _translate_ending(parent: TaskBase, task: TaskBase) -> Iterator[None]:
     except LeaseLost as error:
         if error.stream != child:
             raise
-        until = session.now() + session.lease
+        until = session.now() + session.lease.seconds
     except StepInDoubt as error:
         if error.task != child:
             raise
@@ -176,5 +181,5 @@ def _translate_ending(parent: TaskBase, task: TaskBase) -> Iterator[None]:
         if error.task != child or error.status != "cancelled":
             raise
         raise ChildCancelled("it was cancelled") from None
-    session.wait_for_child(task.id, until)
-    session.suspend(branch, session.stop_reason)
+    session.suspension.add_child_wait(task.id, until)
+    session.suspension.suspend(branch, session.suspension.stop_reason)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ...backends import Head, HeadFields, StreamKey
-from ...errors import AlreadyAnswered, NotFound, TaskEnded
+from ...errors import AlreadyAnswered, LeaseHeld, NotFound, TaskEnded
 from ...log import operations as ops
 from ...log.codec import decode
 from ...log.events import AppendContext
@@ -15,10 +15,10 @@ from ...log.operations import Operation
 from ...log.operations.stream_ops import append_events
 from ..state import events as ev
 from ..state.fold import TaskState
-from ..state.load import encode_label, load_task
+from ..state.load import encode_label, is_leased, load_task
 from ..steps.usage import Budget
 from .lifecycle import require_head
-from .question_schema import describe_schema, find_mismatch
+from .value_schema import describe_schema, find_mismatch
 
 
 def answer_question(
@@ -29,15 +29,13 @@ def answer_question(
     question: str | None,
     stamp: AppendContext,
 ) -> Operation[None]:
-    """Answer a task's open question of that name."""
+    """Answer a task's open question, given its name."""
     head, state = yield from _load_unfinished(key)
     current = state.waits.question_ids.get(name)
     wait = state.waits.all[current] if current is not None else None
     if wait is None or (question is not None and question != current):
         if question is not None and question in state.waits.all:
-            raise NotFound(
-                f"question {name!r} of {key} has changed since; read it again, then answer"
-            )
+            raise NotFound(f"question {name!r} of {key} has changed; read it again, then answer it")
         open_ = (
             ", ".join(repr(each.event.name) for each in state.waits.open_questions()[:10]) or "none"
         )
@@ -74,7 +72,7 @@ def report_child_ended(
     head = yield from ops.head(parent)
     if head is None or head.incarnation.hex() != incarnation:
         return
-    state = yield from load_task(parent)
+    state = yield from load_task(parent, end=head.version)
     if not state.ended:
         yield from _append_message(state, head, ev.CHILD_ENDED, ev.ChildEnded(child, status), stamp)
 
@@ -83,17 +81,19 @@ def queue_task(
     key: StreamKey,
     head: Head,
     state: TaskState,
-    at: float | None,
+    queued: ev.Queued,
     budget: Budget | None,
     stamp: AppendContext,
 ) -> Operation[bool]:
     """Schedule a task for a worker. Return False if it has ended, or is running."""
     if state.ended or head.fields.owner is not None:
         return False
-    state.apply(key, state.version + 1, stamp.at, ev.QUEUED, ev.Queued(at))
+    state.apply(key, state.version + 1, stamp.at, ev.QUEUED, queued)
     doubt = any(step.in_doubt(None) for step in state.steps.values())
-    fields = HeadFields("pending", encode_label(state, doubt), None, max(head.now, at or 0.0))
-    events = [ev.new_event(ev.QUEUED, ev.Queued(at))]
+    due_at = max(head.now, queued.at or 0.0)
+    label = encode_label(state, doubt, later=due_at > head.now)
+    fields = HeadFields("pending", label, None, due_at)
+    events = [ev.new_event(ev.QUEUED, queued)]
     if budget is not None and budget != state.budget:
         events.append(ev.new_event(ev.BUDGETED, ev.Budgeted(budget)))
     yield from append_events(
@@ -108,9 +108,24 @@ def queue_task(
     return True
 
 
+def retry_task(
+    key: StreamKey, budget: Budget | None, timeout: float | None, stamp: AppendContext
+) -> Operation[None]:
+    """Queue a task again. One whose process died is due already, so nothing changes."""
+    head, state = yield from _load_unfinished(key)
+    if state.agent is None:
+        raise ValueError(
+            f"{key} has no agent, so workers can't run it; resume it from the program that created"
+            " it"
+        )
+    if is_leased(head):
+        raise LeaseHeld(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
+    yield from queue_task(key, head, state, ev.Queued(timeout=timeout), budget, stamp)
+
+
 def _load_unfinished(key: StreamKey) -> Operation[tuple[Head, TaskState]]:
     head = yield from require_head(key)
-    state = yield from load_task(key)
+    state = yield from load_task(key, end=head.version)
     if state.ended:
         raise TaskEnded(str(key), status=state.status)
     return head, state
@@ -125,7 +140,7 @@ def _append_message(
     *,
     id: str | None = None,
 ) -> Operation[bool]:
-    """Append a message, and make a task that waits for it due. Return whether it is a duplicate."""
+    """Append a message, and make a task that waits for it due. Return True for a duplicate."""
     waited = state.status == "suspended"
     state.apply(state.key, state.version + 1, stamp.at, name, event)
     fields = head.fields
@@ -134,7 +149,7 @@ def _append_message(
     elif (
         state.agent is not None and fields.status in ("pending", "failed") and fields.due_at is None
     ):
-        # The task was left or failed while it waited: a worker resumes it.
+        # The task was left, or failed, while it waited: let a worker resume it.
         fields = msgspec.structs.replace(fields, status="pending", due_at=head.now)
     answer = yield from append_events(
         state.key,

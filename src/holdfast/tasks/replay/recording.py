@@ -1,6 +1,6 @@
 """Compare a running agent with the recording of its task, and stop it where it diverges.
 
-Step functions are not called, so the agent only requests what it uses outside of steps.
+Step functions are not called, so only what the agent requests outside of steps is compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..state.view import PlanItem
 from ..state.waits import ASK, SIGNAL, TIMER, TaskWait
 
 if TYPE_CHECKING:
-    from ..run.effects import TaskGen
+    from ...log.drivers import EffectGen
     from ..steps.run import StepCall
 
 FINISHED: Final = "finished"
@@ -32,10 +32,10 @@ DIVERGED: Final = "diverged"
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Where code diverges from the recording: at which step (or name), and in what.
+    """Where the code diverges from the recording: the step (or name), and what differs.
 
-    `recorded` describes what is recorded there, `asked` what the code requests now; None means
-    nothing. Arguments are shown as fingerprints.
+    `recorded` is what the recording has there, and `asked` is what the code requests now. None
+    means nothing. Arguments are shown as fingerprints.
     """
 
     step: str
@@ -50,7 +50,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Diverged(BaseException):
-    """Stops the agent. Not an `Exception`, so it isn't caught; every later request raises it."""
+    """Stops the agent. Not an `Exception`, so agents don't catch it. Later requests raise it."""
 
 
 class Recording(TaskState):
@@ -101,12 +101,12 @@ class ReplayState:
         self._waited: set[str] = set()
         self._noted: set[str] = set()
         self._first_unrecorded: Divergence | None = None
-        """The first request that is not recorded, where the recording may have ended."""
+        """The first request that is not recorded. The recording may have ended there."""
         self._replayed_failure = self._reached_wait = False
         self._fail_reason: str | None = None
 
     def check(self) -> None:
-        """Stop an agent that has diverged."""
+        """Stop the agent if it has diverged."""
         if self.divergence is not None:
             raise Diverged
 
@@ -133,7 +133,7 @@ class ReplayState:
 
     # -- requests of the agent ---------------------------------------------------------------------
 
-    def step_gen(self, call: StepCall) -> TaskGen[Any]:
+    def step_gen(self, call: StepCall) -> EffectGen[Any]:
         """Return or raise the recorded outcome of a step."""
         from ..steps.run import recorded_result_gen
 
@@ -161,15 +161,14 @@ class ReplayState:
                     f"ended with {record.error}, which does not show whether it was done"
                 )
             raise call.failure(record)
-        if record.kind == CHILD and record.parsed_path.key in self._children():
+        waits = self.recording.suspended_on if self.status == SUSPENDED else ev.TaskSuspended()
+        is_child = record.kind == CHILD and record.parsed_path.key in waits.children
+        if is_child or call.path in waits.checks:
             self._stop_at_wait()
         self._stop(f"step {call.path!r} was started, and its end is not recorded")
 
-    def _children(self) -> list[str]:
-        return self.recording.suspended_on.children if self.status == SUSPENDED else []
-
     def wait(self, kind: str, name: str, id: str) -> TaskWait | None:
-        """Return a recorded wait that is over; None for a time that may have passed before."""
+        """Return a recorded wait that is over; None for a timer that never had to wait."""
         known = self.recording.waits.all.get(id)
         if known is None:
             if kind == TIMER:
@@ -197,13 +196,14 @@ class ReplayState:
         self.require_recorded(name, "new wait", requested)
 
     def plan(self, id: str, given: Any, as_plan: Callable[[Any], list[PlanItem]]) -> list[PlanItem]:
-        """Return a recorded plan, which is the plan from now on."""
+        """Return a recorded plan, and make it the current plan."""
         planned = self.recording.planned.get(id)
         if planned is None:
             self.require_recorded("", "new plan", "a plan")
         if id == "plan" and not callable(given) and as_plan(given) != planned.items:
             self.diverge("", "plan", f"a plan of {len(planned.items)} items", "another plan")
         recording = self.recording
+        self._requested.update(planned.steps)
         recording.plan = planned.items
         recording.plan_paths = {
             path: at for at, path in enumerate(planned.paths or plan_step_paths(planned.items))
@@ -226,7 +226,7 @@ class ReplayState:
         return known
 
     def finish(self, value: bytes | None) -> None:
-        """Finish the task. None: a function would compute the value, so the recorded one counts."""
+        """Finish the task. If `value` is None, a function computes it: use the recorded value."""
         self.check()
         self.value = value
         if self.status != FINISHED:
@@ -315,9 +315,9 @@ class ReplayState:
         return Divergence(missing[0] if missing else "", "orphaned", recorded, None)
 
     def _missing_steps(self) -> list[str]:
-        """Return the orphaned steps that the agent had to request.
+        """Return the orphaned steps that the agent should have requested.
 
-        After a failure, it is a matter of chance which parallel steps were started.
+        After a failure, it's a matter of chance which parallel steps were started.
         """
         steps = self.recording.steps
         return [
@@ -327,7 +327,7 @@ class ReplayState:
         ]
 
     def _next_recorded(self) -> str | None:
-        """Describe the first recorded thing that was not requested yet."""
+        """Describe the first entry of the recording that was not requested yet."""
         recording = self.recording
         for path in self._missing_steps():
             return _describe_step(path, recording.steps[path].args)
@@ -352,11 +352,11 @@ class ReplayState:
 
 
 _ENDED: Final = (FINISHED, FAILED, SUSPENDED)
-"""A run that ended so requested nothing more. What any other run would do next is unknown."""
+"""A run with such an end requested nothing more. What any other run would do next is unknown."""
 
 
 def _is_outside(id: str, wait: TaskWait) -> bool:
-    """Whether the wait was outside of steps. For a question it is unknown."""
+    """Whether the wait was outside of steps. False for questions, where that is unknown."""
     return "/" not in id if wait.event.kind == SIGNAL else id.startswith(f"{TIMER} #")
 
 
@@ -365,7 +365,7 @@ def _describe_step(path: str, args: str) -> str:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether the agent failed and was not just stopped; also for a group of errors."""
+    """Whether the agent failed, and was not just stopped. `error` may be an exception group."""
     from ..ending import is_failure
 
     return error is not None and is_failure(error)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import msgspec
 
-from ...backends import AppendResult, Head, StreamKey
+from ...backends import AppendResult, Head, StreamKey, clock
 from ...errors import IdReused, NotFound, Suspended
 from ...log import context
 from ...log import operations as ops
 from ...log.codec import Undecodable, decode, decode_as
+from ...log.drivers import drive, drive_async
+from ...log.head_fields import TASK_TTL
 from ...log.ids import append_id
 from ...log.log import Log
 from ...log.operations import Operation
@@ -21,8 +23,8 @@ from ...log.validation import check_int
 from ..agents.declare import Agent
 from ..agents.run import _check_result_type
 from ..control.lifecycle import require_head
-from ..run.claim import TASK_TTL, check_open_options
-from ..run.effects import drive, drive_async
+from ..finish import finish_gen
+from ..run.claim import check_open_options
 from ..run.session import Session
 from ..state.load import load_task
 from ..state.view import Drift
@@ -83,7 +85,7 @@ class ReplayResult(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ReadOnlyLog:
-    """A log that stores nothing. A write whose id is stored is a repeat; any other diverges."""
+    """A log that stores nothing. A write with a stored id is a repeat; any other one diverges."""
 
     def __init__(self, log: Log, refuse: Callable[[str, str, str], Any]) -> None:
         self._log, self._refuse = log, refuse
@@ -123,7 +125,7 @@ class _ReadOnlyLog:
         return self._refuse(request.stream.id, what, f"to {action} {request.stream}")
 
     def _append_versions(self, stream: StreamKey) -> dict[bytes, list[int]]:
-        """Return the versions of each append of a stream, by its id."""
+        """Return the versions of a stream's appends, by append id."""
         if stream not in self._ids:
             found: dict[bytes, list[int]] = {}
             after = 0
@@ -154,16 +156,17 @@ class _ReplayRun:
             "",
             agent.lease,
             head.now,
+            clock.monotonic(),
             agent.is_async,
         )
-        session.replaying, session.run = replaying, None
-        session.was_ended = session.suspending = True
+        session.replaying = replaying
+        session.was_ended = session.suspension.is_pending = True
         self.task._session, self.task._resumed, self.task._input_type = session, False, agent.input
         self._error: BaseException | None = None
 
     @contextmanager
     def run_program(self) -> Iterator[None]:
-        """Run the agent in this block. No store that it uses writes anything."""
+        """Run the agent in this block. None of the stores that it uses writes anything."""
         self.task._enter_frame()
         token = context.write_refuser.set(self._guard.refuse)
         context.active_replays += 1
@@ -177,6 +180,7 @@ class _ReplayRun:
             context.active_replays -= 1
             context.write_refuser.reset(token)
             self.task._exit_frame()
+            self.task._session.block.leave()
 
     @property
     def records_result(self) -> bool:
@@ -202,13 +206,13 @@ class _ReplayRun:
             result=result,
             steps=list(replaying.replayed),
             orphaned=replaying.orphaned(),
-            drift=list(session.drift),
+            drift=list(session.matching.drift),
             error=self._error if is_failure(self._error) else None,
         )
 
 
 def _ends_program(error: BaseException) -> bool:
-    """Whether an error, or a group of errors, is the end of the agent or the replay stopped it.
+    """Whether an error, or a group of errors, ended the agent or was raised to stop it.
 
     Any other error interrupts the replay itself.
     """
@@ -239,14 +243,14 @@ def replay_agent(
     with run.run_program():
         value = agent.fn(run.task)
         if run.records_result:
-            drive(log, run.task._finish_gen(value, (), {}, declared))
+            drive(log, finish_gen(run.task, value, (), {}, declared))
     return run.outcome()
 
 
 async def replay_agent_async(
     log: Log, key: StreamKey, agent: Agent[Any, Any], version: int | None
 ) -> ReplayResult:
-    """Replay the task of any agent; a synchronous one runs in a thread."""
+    """Replay the task of any agent. A synchronous agent runs in a thread."""
     if not agent.is_async:
         import asyncio
 
@@ -256,7 +260,7 @@ async def replay_agent_async(
     with run.run_program():
         value = await agent.fn(run.task)
         if run.records_result:
-            await drive_async(log, run.task._finish_gen(value, (), {}, declared))
+            await drive_async(log, finish_gen(run.task, value, (), {}, declared))
     return run.outcome()
 
 
@@ -281,8 +285,8 @@ def replay(
 ) -> Any:
     """Run an agent against the recording of its task, without calling, writing or waiting.
 
-    The agent gets the recorded results, failures, answers and plans. The result says where it first
-    diverges from them. The task is only read, whatever its status, also while it is running.
+    The agent gets the recorded results, failures, answers and plans. The result says where the
+    agent first diverges from them. The task is only read, and may have any status, even running.
 
     Args:
         agent: The agent, or its name.

@@ -1,28 +1,31 @@
 """Select the recorded facts that go into a resume context of a given size.
 
 Facts of one kind are ranked, newest first. The n-th gets a share in proportion to 1 / (n + 2) and
-is cut to it if it is longer. A fact whose share would be too small to be useful is omitted and
-counted. So with a smaller size old facts go first, and long new ones get shorter. The goal, steps
-in doubt, the next step and the result of a finished task always get a minimum size.
+is cut to that share if it is longer. A fact whose share would be too small to be useful is omitted
+and counted. So as the size shrinks, old facts are dropped first, and long recent ones are
+shortened. The goal, steps in doubt, the next step and the result of a finished task always get a
+minimum size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from ...conversations.quote import Extract, extract, extract_line, value_to_text
 from ...memory.quote import MAX_NAME_BYTES, MemoryLine
-from ..state.view import ENDED, Note, Question, StepInfo, TaskView
+from ..state.fold import plan_item_name
+from ..state.view import ENDED, Note, PlanItem, Question, StepInfo, TaskView
 
 if TYPE_CHECKING:
     from ...memory.model import MemoryItem
 
 MIN_SHARE_BYTES: Final = 80
-"""A fact with a smaller share is omitted, unless it is shorter or required."""
+"""A fact with a smaller share is omitted, unless it fits in its share or is required."""
 SHARE_OFFSET: Final = 3
 MIN_NAME_BYTES, MIN_GOAL_BYTES, MIN_DOUBTS = 24, 48, 3
 
@@ -38,6 +41,7 @@ DISCOVERY: Final = 8
 INPUT: Final = 7
 NOTE: Final = 6
 MEMORY: Final = 5
+FIELD: Final = 4
 INNER: Final = 1
 """The weights of the kinds of facts: a fact's share of the size, before ranking, relative to the
 others. Kinds that often occur together differ, so that facts appear one by one as the size grows.
@@ -46,12 +50,24 @@ others. Kinds that often occur together differ, so that facts appear one by one 
 Mark = Literal["done", "to do", "running", "interrupted", "waiting", "retry", "failed", "in doubt"]
 
 
+Stage = Literal["first run", "resumed", "suspended", "ended"]
+"""Where a task is: in its first run, resumed after an interruption, waiting, or at its end."""
+
+
+class FieldLine(msgspec.Struct, frozen=True):
+    """A named value: a field of a plan item besides its name, or another field of a checkpoint."""
+
+    name: str
+    value: Extract
+
+
 class PlanLine(msgspec.Struct, frozen=True):
-    """An item of the plan and its status."""
+    """An item of the plan, its status, and its other fields."""
 
     number: int
     name: str
     mark: Mark
+    details: list[FieldLine]
 
 
 class FinishedLine(msgspec.Struct, frozen=True):
@@ -96,29 +112,35 @@ class QuestionLine(msgspec.Struct, frozen=True):
 class NextLine(msgspec.Struct, frozen=True):
     """Where to continue.
 
-    `number` counts plan items, or steps without a plan; None: after all of them.
+    `number` is that of a plan item, or of a step if there is no plan; None means after all of them.
+    `details` are the other fields of the plan item.
     """
 
     number: int | None
     name: str
     mark: Mark
+    details: list[FieldLine] = []
 
 
 class SelectedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a resume context.
 
-    A shortened text says by how much; `left_out` counts the omitted facts.
+    A shortened text says how much was cut, and `left_out` counts the omitted facts. `brief` means
+    that only the required facts fit.
     """
 
     task: str
     agent: str | None
     status: str
+    stage: Stage
     runs: int
     goal: Extract | None
     input: Extract | None
+    fields: list[FieldLine]
     plan: list[PlanLine]
     plan_length: int
     plan_done: int
+    steps_done: int
     results: list[FinishedLine]
     decisions: list[NoteLine]
     discoveries: list[NoteLine]
@@ -133,6 +155,7 @@ class SelectedFacts(msgspec.Struct, frozen=True, kw_only=True):
     result: Extract | None
     next: NextLine | None
     left_out: dict[str, int]
+    brief: bool
     complete: bool
 
 
@@ -157,7 +180,7 @@ class TextBudget:
     def quote(
         self, text: str | None, weight: int, rank: int = 0, *, least: int = 0
     ) -> Extract | None:
-        """Return as much of a text as its share allows; None if that is too little, or no text."""
+        """Return as much of a text as its share allows; None for no text, or too small a share."""
         if text is None:
             return None
         share = max(least, weight * self.size // (rank + SHARE_OFFSET))
@@ -173,51 +196,73 @@ class TextBudget:
         return extract_line(text, min(MAX_NAME_BYTES, max(MIN_NAME_BYTES, self.size)))
 
 
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
 class TaskFacts:
     """All facts of a task, ranked once. Values are rendered as text when first needed."""
 
     def __init__(
-        self, view: TaskView, notes: Sequence[str], memories: Sequence[MemoryItem] = ()
+        self,
+        view: TaskView,
+        notes: Sequence[str],
+        memories: Sequence[MemoryItem] = (),
+        fields: Mapping[str, Any] = NO_FIELDS,
     ) -> None:
         self._view, self._notes, self._memories = view, notes, memories
+        self._fields = list(fields.items())
+        self.task = view.id
         self._texts: dict[tuple[str, int], str] = {}
-        steps = view.steps
-        self._by_path = {step.path: step for step in steps}
+        self._by_path = {step.path: step for step in view.steps}
         self._marks = [step_mark(self._by_path.get(path)) for path in view.plan_paths]
         self._next = self._find_next()
-        newest = sorted(
-            range(len(steps)), key=lambda place: (steps[place].version, place), reverse=True
-        )
-        finished = [place for place in newest if steps[place].status == "completed"]
-        # The result of a finished step covers the steps inside it.
-        inner = {place for place in newest if is_inside_completed(steps[place], self._by_path)}
-        self._outer = [place for place in finished if place not in inner]
-        self._inner = [place for place in finished if place in inner]
-        self._doubts = [place for place in newest if steps[place].in_doubt]
-        stopped = ("interrupted", "failed", "retrying")
-        self._stopped = [
-            place
-            for place in newest
-            if steps[place].status in stopped and not steps[place].in_doubt and place not in inner
-        ]
+        self._rank_steps(view)
         self._questions = sorted(
             range(len(view.questions)),
             key=lambda place: (view.questions[place].status != "open", -place),
         )
-        if view.status in ENDED:  # nothing is retried
-            self._stopped = []
         here = self._next.number - 1 if self._next and self._next.number else len(view.plan)
         self._near = sorted(range(len(view.plan)), key=lambda place: (abs(place - here), -place))
+        self._details = [
+            (place, field)
+            for place in self._near
+            for field in range(len(plan_details(view.plan[place])))
+        ]
+
+    def _rank_steps(self, view: TaskView) -> None:
+        """Rank the steps, newest first: finished ones, those in doubt, and those that stopped."""
+        steps = view.steps
+        newest = sorted(
+            range(len(steps)), key=lambda place: (steps[place].version, place), reverse=True
+        )
+        # The result of a finished step covers the steps inside it.
+        inner = {place for place in newest if is_inside_completed(steps[place], self._by_path)}
+        self._outer, self._inner = list[int](), list[int]()
+        self._doubts, self._stopped = list[int](), list[int]()
+        for place in newest:
+            step = steps[place]
+            if step.status == "completed":
+                (self._inner if place in inner else self._outer).append(place)
+            if step.in_doubt:
+                self._doubts.append(place)
+            elif (
+                step.status in ("interrupted", "failed", "retrying")
+                and place not in inner
+                and view.status not in ENDED  # otherwise nothing is retried
+            ):
+                self._stopped.append(place)
 
     def select(self, size: int) -> SelectedFacts:
-        """Return the facts that fit the size. A larger size never has fewer facts."""
+        """Return the facts that fit the size. A larger size never selects fewer facts."""
         view, budget = self._view, TextBudget(size)
         outer = budget.take("results", self._outer, RESULT)
         inner = budget.take("inner_results", self._inner, INNER)
         near = budget.take("plan", self._near, PLAN)
+        details = self._select_details(budget, near)
         doubts = budget.take("in_doubt", self._doubts, DOUBT, least=MIN_DOUBTS)
         stopped = budget.take("unfinished", self._stopped, UNFINISHED)
         has_input = budget.take("input", [] if view.input is None else [0], INPUT)
+        fields = budget.take("fields", range(len(self._fields)), FIELD)
         questions = budget.take("questions", self._questions, QUESTION)
         waits = budget.take("waits", range(len(view.waits_for)), WAIT)
         notes = budget.take("notes", range(len(self._notes)), NOTE)
@@ -228,15 +273,23 @@ class TaskFacts:
             task=budget.shorten(view.id),
             agent=None if view.agent is None or budget.bare else budget.shorten(view.agent),
             status=view.status,
+            stage=find_stage(view),
             runs=view.runs,
             goal=budget.quote(view.goal, GOAL, least=MIN_GOAL_BYTES),
             input=budget.quote(self._text("input", 0, view.input), INPUT) if has_input else None,
+            fields=[self._field_line(place, budget, rank) for place, rank in fields.items()],
             plan=[
-                PlanLine(place + 1, budget.shorten(_name(view, place)), self._marks[place])
+                PlanLine(
+                    place + 1,
+                    budget.shorten(plan_item_name(view.plan[place])),
+                    self._marks[place],
+                    details.get(place, []),
+                )
                 for place in sorted(near)
             ],
             plan_length=len(view.plan),
             plan_done=self._marks.count("done"),
+            steps_done=len(self._outer),
             results=[
                 self._finished_line(
                     place,
@@ -276,11 +329,36 @@ class TaskFacts:
             result=budget.quote(self._text("end", 0, view.result), GOAL, least=MIN_NAME_BYTES)
             if ended
             else None,
-            next=self._next
-            and NextLine(self._next.number, budget.shorten(self._next.name), self._next.mark),
+            next=self._next and self._next_line(self._next, budget, details),
             left_out=budget.left_out,
+            brief=budget.bare,
             complete=not budget.short and not budget.left_out,
         )
+
+    def _select_details(
+        self, budget: TextBudget, near: Mapping[int, int]
+    ) -> dict[int, list[FieldLine]]:
+        """Return the other fields of the selected plan items, as many as fit, by place."""
+        ranks = budget.take("plan_details", range(len(self._details)), PLAN)
+        found: dict[int, list[FieldLine]] = {}
+        for rank in ranks:
+            place, field = self._details[rank]
+            if place not in near:
+                continue
+            name, value = plan_details(self._view.plan[place])[field]
+            text = budget.quote(self._text(f"plan {name}", place, value), PLAN, rank)
+            assert text is not None  # `take` only takes places whose share is large enough
+            found.setdefault(place, []).append(FieldLine(budget.shorten(name), text))
+        left_out = len(self._details) - sum(map(len, found.values()))
+        if left_out:
+            budget.left_out["plan_details"] = left_out
+        return found
+
+    def _next_line(
+        self, line: NextLine, budget: TextBudget, details: Mapping[int, list[FieldLine]]
+    ) -> NextLine:
+        place = line.number - 1 if line.number and self._view.plan else -1
+        return NextLine(line.number, budget.shorten(line.name), line.mark, details.get(place, []))
 
     def _finished_line(
         self, place: int, budget: TextBudget, share: tuple[int, int]
@@ -332,6 +410,12 @@ class TaskFacts:
             answer=budget.quote(answer, QUESTION, rank),
         )
 
+    def _field_line(self, place: int, budget: TextBudget, rank: int) -> FieldLine:
+        name, value = self._fields[place]
+        text = budget.quote(self._text("field", place, value), FIELD, rank)
+        assert text is not None  # `take` only takes places whose share is large enough
+        return FieldLine(budget.shorten(name), text)
+
     def _memory_line(self, memory: MemoryItem, budget: TextBudget, rank: int) -> MemoryLine:
         text = budget.quote(memory.full_text, MEMORY, rank)
         assert text is not None  # `take` only takes places whose share is large enough
@@ -353,7 +437,7 @@ class TaskFacts:
         return found
 
     def _text(self, what: str, place: int, value: Any) -> str:
-        """Return a value as text. It is cached: many sizes are tried."""
+        """Return a value as text. The text is cached, because many sizes are tried."""
         if (what, place) not in self._texts:
             self._texts[what, place] = value_to_text(value)
         return self._texts[what, place]
@@ -364,7 +448,7 @@ class TaskFacts:
             return None
         for place, mark in enumerate(self._marks):
             if mark not in ("done", "failed"):
-                return NextLine(place + 1, _name(view, place), mark)
+                return NextLine(place + 1, plan_item_name(view.plan[place]), mark)
         planned = set(view.plan_paths)
         top = [step for step in view.steps if not step.parent]
         for number, step in enumerate(top, 1):
@@ -378,7 +462,7 @@ class TaskFacts:
 
 
 def step_mark(step: StepInfo | None) -> Mark:
-    """Return the status of a step in a word. A "failed" step is not retried."""
+    """Return the mark for a step's status. A step marked "failed" is not retried."""
     if step is None:
         return "to do"
     if step.in_doubt:
@@ -394,16 +478,29 @@ def is_inside_completed(step: StepInfo, by_path: Mapping[str, StepInfo]) -> bool
     """Whether a step ran inside a step that is completed, and so is never requested again."""
     scope = step.parent
     while scope:
-        above = by_path.get(scope)  # None: started, and killed before its first event
+        above = by_path.get(scope)  # None if the process was killed before its first event
         if above is not None and above.status == "completed":
             return True
         scope = scope.rpartition("/")[0]
     return False
 
 
-def _name(view: TaskView, place: int) -> str:
-    item = view.plan[place]
-    return item if isinstance(item, str) else str(item["name"])
+def find_stage(view: TaskView) -> Stage:
+    """Return the stage of a task. It is "resumed" even in the first run after an interruption."""
+    if view.status in ENDED:
+        return "ended"
+    if view.status == "suspended":
+        return "suspended"
+    was_left = view.runs > 0 and view.status != "running"
+    stopped = any(step.status == "interrupted" or step.in_doubt for step in view.steps)
+    return "resumed" if view.runs > 1 or was_left or stopped else "first run"
+
+
+def plan_details(item: PlanItem) -> list[tuple[str, Any]]:
+    """Return the fields of a plan item besides its name."""
+    if isinstance(item, str):
+        return []
+    return [(name, value) for name, value in item.items() if name != "name"]
 
 
 def _finite(number: float | None) -> float | None:

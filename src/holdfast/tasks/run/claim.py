@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,39 +14,38 @@ from ...backends import Head, HeadFields, StreamKey, clock
 from ...errors import Conflict, Expired, LeaseHeld, ReplayMismatch, TaskEnded
 from ...log import operations as ops
 from ...log.codec import decode, encode, encode_as
-from ...log.codec.walk import SourcedList
-from ...log.events import AppendContext
+from ...log.codec.walk import STORED_AS, MarkedText
+from ...log.drivers import EffectGen, Sleep
+from ...log.events import AppendContext, new_append_context
+from ...log.head_fields import is_expired
 from ...log.ids import append_id, check_id, new_secret
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.operations.retired_ids import free_id, get_retired_at
-from ...log.operations.stream_ops import append_events, new_append_context
+from ...log.operations.retired_ids import free_id, get_retired_at, retired_id_key
+from ...log.operations.stream_ops import append_events
 from ...log.operations.subjects import register_use
 from ...log.validation import check_seconds, describe_value
 from ..control.inbox import queue_task
 from ..control.lifecycle import cancel_task, delete_task
 from ..state import events as ev
 from ..state.fold import TaskState
-from ..state.load import encode_label, is_expired, is_leased, load_task
+from ..state.load import encode_label, is_due, is_leased, load_task
 from ..state.view import ENDED
 from ..steps.usage import Budget
-from .effects import RunOperation, Sleep, TaskGen
+from .frames import CallFunction
 
 if TYPE_CHECKING:
     from ...redact import Redactor
 
-TASK_TTL: Final = timedelta(days=7)
-JSON_TYPES: Final = (type(None), bool, int, float, str, list, dict, SourcedList)
+JSON_TYPES: Final = (type(None), bool, int, float, str, list, dict, *STORED_AS)
 FIRST_PAUSE: Final = 0.01
 MAX_PAUSE: Final = 0.25
-MAX_CLOCK_SKEW: Final = 2.0
-"""If the database's clock differs by more seconds, due times are written again by its clock."""
 
 logger = logging.getLogger("holdfast")
 
 
 class OpenOptions(msgspec.Struct, frozen=True):
-    """The options a task is opened with. None means: as stored."""
+    """The options for opening a task. None means to keep the stored value."""
 
     goal: str | None
     input: bytes | None
@@ -59,6 +59,19 @@ class OpenOptions(msgspec.Struct, frozen=True):
     budget: Budget | None = None
     subject: str | None = None
     redactor: Redactor | None = None
+    only_due: bool = False
+    """Claim the task only if a worker should run it now."""
+    timeout: float | None = None
+    """The task's time limit from its first start on."""
+    default_timeout: float | None = None
+    """The time limit that its agent declares, for a task that has none."""
+
+    def new_timeout(self, current: float | None) -> float | None:
+        """Return the time limit to record; None if it stays the same."""
+        wanted = self.timeout
+        if wanted is None and current is None:
+            wanted = self.default_timeout
+        return None if wanted == current else wanted
 
 
 def check_open_options(
@@ -72,9 +85,10 @@ def check_open_options(
     restart: bool,
     budget: Budget | None = None,
     subject: str | None = None,
+    timeout: float | timedelta | None = None,
 ) -> OpenOptions:
     """Check the arguments of `store.task`, and return them as options."""
-    if goal is not None and (type(goal) is not str or not goal.strip()):
+    if goal is not None and (type(goal) not in (str, MarkedText) or not goal.strip()):
         raise ValueError(f"goal must be text that is not empty, got {describe_value(goal)}")
     if agent is not None:
         check_id(agent, "agent")
@@ -95,6 +109,7 @@ def check_open_options(
         bool(restart),
         budget=budget,
         subject=None if subject is None else check_id(subject, "subject"),
+        timeout=None if timeout is None else check_seconds(timeout, "timeout", 0.001),
     )
 
 
@@ -109,16 +124,20 @@ def redact_options(log: Log, options: OpenOptions, declared: Any = Any) -> OpenO
 
 
 def check_text(text: object, what: str) -> str:
-    """Return a text. Raise if it isn't one, or can't be stored."""
-    if type(text) is not str:
+    """Return text as a plain `str`. Raise if it isn't text, or can't be stored."""
+    if type(text) is not str and type(text) is not MarkedText:
         raise TypeError(f"{what} must be text, got {type(text).__name__}")
     encode(text)
-    return text
+    return str(text)
 
 
 def declared_type(value: object) -> Any:
-    """Return the type that a value is stored by: its own, or `Any` for plain JSON values."""
+    """Return the type to encode a value as: its own, or `Any` for plain JSON values."""
     return Any if type(value) in JSON_TYPES else type(value)
+
+
+class NotDue(Exception):
+    """The task is no longer due: another worker was faster, or it was cancelled or deleted."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -127,24 +146,40 @@ class Claim(msgspec.Struct, frozen=True):
     state: TaskState
     incarnation: bytes
     now: float
+    """The database's time."""
     before: HeadFields = HeadFields()
     """The fields of the head before the claim."""
     waited: ev.TaskSuspended = ev.TaskSuspended()
     """What the task was suspended on before the claim."""
+    asked_at: float = 0.0
+    """A time by the monotonic clock at which `now` had not been read yet."""
 
 
-def wait_for_claim(key: StreamKey, options: OpenOptions, owner: str) -> TaskGen[Claim]:
-    """Claim a task. If another process owns its lease, wait until it is released or ends."""
+def wait_for_claim(
+    key: StreamKey,
+    options: OpenOptions,
+    owner: str,
+    find_abandoned: Callable[[str], Callable[[], object] | None],
+) -> EffectGen[Claim]:
+    """Claim a task. If another process owns its lease, wait until it is released or ends.
+
+    If a block of this process has abandoned it, release it: `find_abandoned(owner)` returns how.
+    """
     wait = options.lease if options.wait is None else options.wait
     deadline = clock.monotonic() + wait
     pause, logged = FIRST_PAUSE, False
-    stamp = new_append_context()
+    stamp, released = new_append_context(), ""
     while True:
-        answer: Claim | LeaseHeld = yield RunOperation(
+        asked_at = clock.monotonic()
+        answer: Claim | LeaseHeld = yield from ops.settle(
             lambda: claim_task(key, options, owner, stamp)
         )
         if isinstance(answer, Claim):
-            return answer
+            return msgspec.structs.replace(answer, asked_at=asked_at)
+        if answer.owner != released and (release := find_abandoned(answer.owner)) is not None:
+            released = answer.owner
+            yield CallFunction(release, (), {})
+            continue
         left = deadline - clock.monotonic()
         if left <= 0:
             raise answer
@@ -159,16 +194,16 @@ def claim_task(
     key: StreamKey, options: OpenOptions, owner: str, stamp: AppendContext
 ) -> Operation[Claim | LeaseHeld]:
     """Claim a task, or create it. Return `LeaseHeld` if another process owns its lease."""
-    claimed = ev.Claimed(owner, options.lease)
-    created = yield from _admit(
-        key, options, ev.CLAIMED, claimed, lambda now: now + options.lease, stamp
-    )
-    if isinstance(created, Claim):
-        return created
-    head = created
+    claimed = ev.Claimed(owner, options.lease, timeout=options.new_timeout(None))
+    head, is_retired = yield from _find_task(key)
+    if options.only_due and (head is None or not is_due(head)):
+        raise NotDue
+    if head is None or is_expired(head):
+        admit = partial(_admit, key, head, is_retired, options)
+        return (yield from admit(ev.CLAIMED, claimed, lambda now: now + options.lease, stamp))
     if is_leased(head) and head.fields.owner != owner and not options.steal:
         return LeaseHeld(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
-    state = yield from load_task(key)
+    state = yield from load_task(key, end=head.version)
     _check_same_task(state, options)
     waited = state.suspended_on
     if not state.ended:
@@ -179,33 +214,45 @@ def claim_task(
 def submit_task(
     key: StreamKey, options: OpenOptions, at: float | None, stamp: AppendContext
 ) -> Operation[bool]:
-    """Create a task for a worker to run, or schedule an existing one. Return whether it is new."""
-    created = yield from _admit(
-        key, options, ev.QUEUED, ev.Queued(at), lambda now: max(now, at or 0.0), stamp
-    )
-    if isinstance(created, Claim):
+    """Create a task for a worker to run, or schedule an existing one. Return True if it is new."""
+    head, is_retired = yield from _find_task(key)
+    if head is None or is_expired(head):
+        queued = ev.Queued(at, options.new_timeout(None))
+        admit = partial(_admit, key, head, is_retired, options)
+        yield from admit(ev.QUEUED, queued, lambda now: max(now, at or 0.0), stamp)
         return True
-    state = yield from load_task(key)
+    state = yield from load_task(key, end=head.version)
     _check_same_task(state, options)
-    yield from queue_task(key, created, state, at, options.budget, stamp)
+    queued = ev.Queued(at, options.new_timeout(state.timeout))
+    yield from queue_task(key, head, state, queued, options.budget, stamp)
     return False
+
+
+def _find_task(key: StreamKey) -> Operation[tuple[Head | None, bool]]:
+    """Return the head of a task, and without one whether its id may be retired: one request.
+
+    The order matters: a sweep retires the id, and then deletes the stream.
+    """
+    head = yield from ops.first_head(key, retired_id_key(key))
+    return (head, False) if head is None or head.stream == key else (None, True)
 
 
 def _admit(
     key: StreamKey,
+    head: Head | None,
+    is_retired: bool,
     options: OpenOptions,
     name: str,
     second: ev.TaskEvent,
     due: Callable[[float], float],
     stamp: AppendContext,
-) -> Operation[Claim | Head]:
-    """Create a task if it doesn't exist, or restart an expired one; else return its head.
+) -> Operation[Claim]:
+    """Create a task that doesn't exist, or restart an expired one, which has this head.
 
-    `due` returns when the new task is due, from the current time.
+    `is_retired`: the task doesn't exist, and its id may be retired.
+    `due` takes the current time, and returns when the new task is due. Raise `Conflict` if the task
+    exists.
     """
-    head = yield from ops.head(key)
-    if head is not None and not is_expired(head):
-        return head
     closed = None
     if options.parent is not None:
         yield from _check_parent(key, options.parent)
@@ -213,7 +260,7 @@ def _admit(
         if not options.restart:
             raise Expired(str(key), at=head.fields.expires_at or 0.0)
         yield from delete_task(key, stamp, "it had expired and was restarted", seen=head)
-    else:
+    elif is_retired:
         closed = yield from get_retired_at(key)
         if closed is not None and not options.restart:
             raise Expired(str(key), at=closed, swept=True)
@@ -221,9 +268,9 @@ def _admit(
     if options.parent is not None:
         try:
             yield from _check_parent(key, options.parent)
-        except TaskEnded:  # the parent was cancelled meanwhile, before this child was visible
+        except TaskEnded:  # the parent was cancelled before this child was visible
             after = msgspec.structs.replace(stamp, id=stamp.id + 3)  # the first three are used
-            yield from cancel_task(key, "its parent has ended", after)
+            yield from cancel_task(key, ev.Cancelled("its parent has ended"), after)
             raise
     if closed is not None:
         try:
@@ -263,7 +310,10 @@ def _create(
     state.apply(key, 1, stamp.at, ev.CREATED, created)
     state.apply(key, 2, stamp.at, name, second)
     events = [ev.new_event(ev.CREATED, created), ev.new_event(name, second)]
-    fields = HeadFields(state.status, encode_label(state, doubt=False), state.owner, due(stamp.at))
+    due_at = due(stamp.at)
+    later = state.owner is None and due_at > stamp.at
+    label = encode_label(state, doubt=False, later=later)
+    fields = HeadFields(state.status, label, state.owner, due_at)
     # Chosen here, because the idempotency keys of the task's steps depend on it.
     incarnation = append_id(stamp.id)
     if options.subject is not None:
@@ -274,12 +324,14 @@ def _create(
         key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
     )
     now = answer.now or stamp.at
-    if abs(now - stamp.at) > MAX_CLOCK_SKEW:  # only the response shows the database's time
+    if abs(now - stamp.at) > clock.MAX_SKEW_SECONDS:  # only the response shows the database's time
         after = msgspec.structs.replace(stamp, id=stamp.id + 2)
         again: tuple[str, ev.TaskEvent] = (name, second)
         if isinstance(second, ev.Claimed):
             again = ev.RENEWED, ev.Renewed(second.owner)
-        fields = msgspec.structs.replace(fields, due_at=due(now))
+        later = state.owner is None and due(now) > now
+        label = encode_label(state, doubt=False, later=later)
+        fields = HeadFields(state.status, label, state.owner, due(now))
         yield from append_events(
             key,
             [ev.new_event(*again)],
@@ -296,7 +348,16 @@ def _create(
 def _append_claim(
     state: TaskState, head: Head, options: OpenOptions, owner: str, stamp: AppendContext
 ) -> Operation[None]:
-    claimed = ev.Claimed(owner, options.lease, stolen=options.steal and is_leased(head))
+    before = head.fields
+    claimed = ev.Claimed(
+        owner,
+        options.lease,
+        stolen=options.steal and is_leased(head),
+        alive_at=None
+        if before.owner is None
+        else min(head.now, head.now if before.due_at is None else before.due_at),
+        timeout=options.new_timeout(state.timeout),
+    )
     changes: list[tuple[str, ev.TaskEvent]] = [(ev.CLAIMED, claimed)]
     if options.budget is not None and options.budget != state.budget:
         changes.append((ev.BUDGETED, ev.Budgeted(options.budget)))
@@ -318,7 +379,7 @@ def _append_claim(
 
 
 def _check_same_task(state: TaskState, options: OpenOptions) -> None:
-    """Raise `ReplayMismatch` if a task is opened with other values than it was created with."""
+    """Raise `ReplayMismatch` if the options differ from those that the task was created with."""
     goal, given = state.goal, state.input
     if options.redactor is not None:  # the task may be older than the redaction
         goal, given = (
@@ -341,5 +402,5 @@ def _check_same_task(state: TaskState, options: OpenOptions) -> None:
 
 
 def _canonical_json(raw: bytes) -> bytes:
-    """Return JSON to compare: the order of keys doesn't matter, but 1 is not `true`."""
+    """Return JSON in a form to compare: the order of keys doesn't matter, but 1 isn't `true`."""
     return msgspec.json.encode(decode(raw), order="deterministic")

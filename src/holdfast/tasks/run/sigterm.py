@@ -1,42 +1,53 @@
-"""SIGTERM inside a task's block: raise `SystemExit`, to store progress and release the lease.
+"""Handle SIGTERM in a task's block: raise `SystemExit`, to store progress and release the lease.
 
-Only in the main thread, and only if the application has no handler of its own.
+The handler is installed only in the main thread, and only if the application has none of its own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from types import FrameType
-from typing import NoReturn
 
-_inside = 0
+from ...log.leases import WithStatement
 
-
-def _exit(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
-def install() -> bool:
-    """Install the handler for a block. Return whether `uninstall` must be called after it."""
-    global _inside
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    import signal  # here: the import is slow, and not every application opens tasks
-
-    if _inside == 0:
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            return False
-        signal.signal(signal.SIGTERM, _exit)
-    _inside += 1
-    return True
+_blocks: dict[str, WithStatement] = {}
+"""The statements of the blocks that want the handler, by lease owner. An interrupt may have kept a
+block that was left from calling `uninstall`."""
 
 
-def uninstall() -> None:
-    """Remove the handler when the last block is left."""
-    global _inside
+def _exit(number: int, _frame: FrameType | None) -> None:
     import signal
 
-    _inside -= 1
+    if any(statement.guard() is not None for statement in list(_blocks.values())):
+        raise SystemExit(128 + number)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def install(owner: str, statement: WithStatement) -> None:
+    """Install the handler for a block."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    import signal  # here: the import is slow, and not every application opens tasks
+
+    if not _blocks:
+        if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _exit):
+            return
+        _blocks[owner] = statement  # before the handler is there, so that `uninstall` removes it
+        signal.signal(signal.SIGTERM, _exit)
+    _blocks[owner] = statement
+
+
+def uninstall(owner: str) -> None:
+    """Remove the handler when the last block is left."""
+    if _blocks.pop(owner, None) is None:
+        return
+    import signal
+
+    for other, statement in list(_blocks.items()):
+        if statement.guard() is None:
+            _blocks.pop(other, None)
     main = threading.current_thread() is threading.main_thread()
-    if _inside == 0 and main and signal.getsignal(signal.SIGTERM) is _exit:
+    if not _blocks and main and signal.getsignal(signal.SIGTERM) is _exit:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

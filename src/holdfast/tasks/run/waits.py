@@ -14,16 +14,15 @@ import msgspec
 
 from ...errors import SchemaMismatch
 from ...log.codec import Undecodable, check_declared, decode, decode_as, encode_as
+from ...log.drivers import EffectGen
+from ...log.events import new_append_context
 from ...log.ids import check_id
-from ...log.operations.stream_ops import new_append_context
 from ...log.validation import check_seconds, check_timestamp
-from ..control.question_schema import schema_of
+from ..control.value_schema import schema_of
 from ..state import events as ev
 from ..state.waits import ASK, SIGNAL, TIMER, TaskWait
-from ..steps.fingerprints import fingerprint
-from ..steps.paths import numbered_path
+from ..steps.identity import fingerprint, numbered_path
 from .claim import check_text, declared_type
-from .effects import RunOperation, TaskGen
 from .frames import Branch, current_frame
 from .session import Session
 
@@ -36,7 +35,9 @@ class _WaitPoint:
     def __init__(self, session: Session) -> None:
         inside = current_frame()
         here = inside is not None and inside.session is session
-        self.branch: Branch = inside.branch if inside is not None and here else session.branch
+        self.branch: Branch = (
+            inside.branch if inside is not None and here else session.suspension.branch
+        )
         self.scope = inside.path if inside is not None and here else ""
         step = inside.run if inside is not None and here else None
         if inside is not None and here and inside.in_check:
@@ -57,10 +58,10 @@ def ask(
     payload: object,
     returns: Any,
     timeout: float | timedelta | None,
-) -> TaskGen[Any]:
-    """Return the answer to a question. An answer is for one question text and payload only."""
+) -> EffectGen[Any]:
+    """Return the answer to a question. It counts only for this question text and payload."""
     check_id(name, "the name of a question")
-    check_text(question, "the question")
+    question = check_text(question, "the question")
     check_declared(returns)
     raw = encode_as(payload, declared_type(payload))
     until = _until(session, timeout)
@@ -68,22 +69,22 @@ def ask(
     place = _WaitPoint(session)
     about = f"{ASK} {name} {fingerprint(session.salt, (question, decode(raw)), {})}"
     # After a timeout, the next call is a new question; after an answer, it returns that answer.
-    number = session.peek_number(place.scope, about)
+    number = session.counters.peek(place.scope, about)
     wait = f"{about}#{number}" if number else about
     asked = ev.Asked(wait, ASK, name, question, until, schema_of(returns), msgspec.Raw(raw))
-    session.reserve_question(name, wait)
+    session.suspension.reserve_question(name, wait)
     try:
         known = yield from _record_question(session, asked, returns)
         return (yield from _expire_or_suspend(session, place, wait, known, returns))
     except TimeoutError:
-        session.take_number(place.scope, about)
+        session.counters.take(place.scope, about)
         raise
 
 
-def _record_question(session: Session, asked: ev.Asked, returns: Any) -> TaskGen[TaskWait]:
-    """Return a question as recorded, with its answer if that has the right type.
+def _record_question(session: Session, asked: ev.Asked, returns: Any) -> EffectGen[TaskWait]:
+    """Return the recorded question, with its answer if the answer has the right type.
 
-    Record the question first, if it isn't recorded yet.
+    If the question isn't recorded yet, record it first.
     """
     while True:
         known = yield from _find_wait(session, ASK, asked.name, asked.wait)
@@ -114,15 +115,15 @@ def _record_question(session: Session, asked: ev.Asked, returns: Any) -> TaskGen
 
 def wait_for(
     session: Session, name: str, returns: Any, timeout: float | timedelta | None
-) -> TaskGen[Any]:
-    """Return the payload of the next signal. Each signal is received by one wait."""
+) -> EffectGen[Any]:
+    """Return the payload of the next signal. Only one wait receives a signal."""
     check_id(name, "the name of a signal")
     check_declared(returns)
     until = _until(session, timeout)
     session.check_active()
     place = _WaitPoint(session)
     what = (SIGNAL, name)
-    number = session.take_number(place.scope, what)
+    number = session.counters.take(place.scope, what)
     wait = f"{SIGNAL} {numbered_path(place.scope, name)}#{number}"
     try:
         known = yield from _find_wait(session, SIGNAL, name, wait)
@@ -135,7 +136,7 @@ def wait_for(
             )
             known = session.state.waits.all[wait]
         while known.how is None:
-            with session.take_signal(name) as signal:
+            with session.counters.take_signal(name) as signal:
                 if signal is None:
                     break
                 fits = _fits(session.state.waits.signals[name][signal], returns)
@@ -153,88 +154,88 @@ def wait_for(
     except (TimeoutError, SchemaMismatch):
         raise  # this is the outcome of the wait: the next call is another wait
     except BaseException:
-        session.release_number(place.scope, what, number)
+        session.counters.release(place.scope, what, number)
         raise
 
 
 def sleep(
     session: Session, until: float | datetime | None, length: float | timedelta | None
-) -> TaskGen[None]:
-    """Continue at a time. Later runs use the time that the first run recorded."""
+) -> EffectGen[None]:
+    """Wait until a time. Later runs use the time that the first run recorded."""
     at = None if until is None else check_timestamp(until, "time")
     if length is not None:
         length = check_seconds(length, "seconds")
     session.check_active()
     place = _WaitPoint(session)
-    number = session.take_number(place.scope, TIMER)
+    number = session.counters.take(place.scope, TIMER)
     wait = f"{TIMER} {place.scope}#{number}"
     try:
         known = yield from _find_wait(session, TIMER, "", wait)
         if known is None:
-            at = session.now() + (length or 0.0) if at is None else at
+            at = session.lease.latest_now() + (length or 0.0) if at is None else at
             asked = ev.Asked(wait, TIMER, until=at)
             if at > session.now():
                 session.check_writable("new wait", "a sleep")
                 yield from _record_wait(session, asked, None)
                 known = session.state.waits.all[wait]
             elif not session.was_ended:
-                # The time has passed, also for later runs that pass another one.
+                # The time has passed, even if later runs pass a different time.
                 session.put_later(wait, (ev.ASKED, asked))
         if known is not None and known.how is None and not session.was_ended:
             if (known.event.until or 0.0) > session.now():
-                session.waiting_for[wait] = None
-                session.suspend(place.branch)
+                session.suspension.waits[wait] = None
+                session.suspension.suspend(place.branch)
             session.put_later(wait, (ev.ANSWERED, ev.Answered(wait, "passed")))
     except BaseException:
-        session.release_number(place.scope, TIMER, number)
+        session.counters.release(place.scope, TIMER, number)
         raise
 
 
 def _until(session: Session, timeout: float | timedelta | None) -> float | None:
-    return None if timeout is None else session.now() + check_seconds(timeout, "timeout")
+    return (
+        None if timeout is None else session.lease.latest_now() + check_seconds(timeout, "timeout")
+    )
 
 
-def _find_wait(session: Session, kind: str, name: str, wait: str) -> TaskGen[TaskWait | None]:
-    """Return a recorded wait, or None. If it isn't over, read the stream first."""
+def _find_wait(session: Session, kind: str, name: str, wait: str) -> EffectGen[TaskWait | None]:
+    """Return a recorded wait, or None. Unless it is known to be over, read the stream first."""
     if session.replaying is not None:
         return session.replaying.wait(kind, name, wait)
     known = session.state.waits.all.get(wait)
     if (known is None or known.how is None) and not session.was_ended:
-        yield RunOperation(session.catch_up)
+        yield from session.catch_up()
         known = session.state.waits.all.get(wait)
     return known
 
 
-def _record_wait(session: Session, asked: ev.Asked, known: TaskWait | None) -> TaskGen[None]:
-    """Record a wait. Raise `_AskedElsewhere` if the recorded one is no longer `known`."""
+def _record_wait(session: Session, asked: ev.Asked, known: TaskWait | None) -> EffectGen[None]:
+    """Record a wait. Raise `_AskedElsewhere` if the recorded wait is no longer `known`."""
 
     def unless() -> None:
         if session.state.waits.all.get(asked.wait) is not known:
             raise _AskedElsewhere
 
-    yield RunOperation(
-        lambda: session.put([(ev.ASKED, asked)], new_append_context(), unless=unless)
-    )
+    yield from session.put([(ev.ASKED, asked)], new_append_context(), unless=unless)
 
 
 class _AskedElsewhere(Exception):
     """Another branch recorded the same question."""
 
 
-def _record_outcome(session: Session, answered: ev.Answered) -> TaskGen[None]:
-    yield RunOperation(lambda: session.put([(ev.ANSWERED, answered)], new_append_context()))
+def _record_outcome(session: Session, answered: ev.Answered) -> EffectGen[None]:
+    yield from session.put([(ev.ANSWERED, answered)], new_append_context())
 
 
 def _expire_or_suspend(
     session: Session, place: _WaitPoint, wait: str, known: TaskWait, returns: Any
-) -> TaskGen[Any]:
+) -> EffectGen[Any]:
     """Return the outcome of a wait, record its timeout, or suspend the run."""
     if known.how is None:
         if session.was_ended:
             session.check_writable()
         if known.event.until is None or known.event.until > session.now():
-            session.waiting_for[wait] = None
-            session.suspend(place.branch)
+            session.suspension.waits[wait] = None
+            session.suspension.suspend(place.branch)
         yield from _record_outcome(session, ev.Answered(wait, "timeout"))
         known = session.state.waits.all[wait]
     return _decode_outcome(session, known.event.name, known, returns)

@@ -1,19 +1,19 @@
 """The state of a task, derived from its events: plan, steps, notes, waits and how it ended.
 
-`TaskState.apply` takes one event after the other. Events of parallel steps of a run may be applied
-in another order than they are stored in; notes are sorted by version when they are shown.
+`TaskState.apply` applies one event at a time. Events of parallel steps in a run may be applied in a
+different order than they are stored in; notes are sorted by version when they are shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from ...backends import StreamKey
 from ...log.events import Blob
-from ..steps.paths import StepPath, numbered_path, parse_path
+from ..steps.identity import StepPath, numbered_path, parse_path
 from ..steps.usage import Budget, Usage
 from . import events as ev
 from .view import ENDED, PlanItem, Status
@@ -22,30 +22,53 @@ from .waits import TaskWaits
 CHILD = "child"
 """The kind of a step that is a child task; its key is the child's id."""
 CHILD_CRASHES_PER_COUNT = 4
-"""Crashes while a child runs count once per this many: the child counts its own."""
+"""While a child runs, only one crash in this many counts, because the child counts its own."""
+
+
+class Resolution(msgspec.Struct):
+    """An operator's resolution of a step: it was done ("result"), or it must run again ("retry").
+
+    `doubt` is whether its result could be given: it was in doubt, or could not be stored. `used` is
+    whether the task continued since.
+    """
+
+    how: Literal["result", "retry"]
+    by: str | None
+    at: float
+    doubt: bool
+    used: bool = False
+
+
+class RunEnd(NamedTuple):
+    """When a run ended. Without `released`, its process died or was replaced at that time."""
+
+    at: float
+    released: bool
 
 
 class StepRecord:
     """One step: its last start and, if it ended, its end.
 
-    `state` is "started", "completed", "failed" or "retrying" (the next run does it again, after a
-    failure or because an operator resolved it so).
+    `state` is "started", "completed", "failed" or "retrying" (the next run repeats it, after a
+    failure or because an operator decided so).
     """
 
-    # Defaults of the class, not of each instance: one is created per step that runs, and most of
-    # these are never set.
+    # Defaults are set on the class, not in each instance: an instance is created for each step that
+    # runs, and most of these fields are never set.
     state = "started"
     run = version = 0
-    args = mode = code = message = ""
+    args = mode = code = function = message = ""
     origin, nth = "", 0
-    """The fingerprint of its first arguments, and which call with them it was. The idempotency key
-    is derived from these."""
-    parallel = False
-    """Another step of its name was running, or another thread called it."""
+    """The fingerprint of its first arguments, and its number among the calls with these arguments.
+    The idempotency key is derived from both."""
+    parallel = mapped = False
+    """`parallel`: another step with its name was running, or another thread called it."""
     kind, how = "tool", "ran"
     model: str | None = None
     attempts = 1
     started_at = 0.0
+    expect: float | None = None
+    """How many seconds it is expected to run."""
     ended_at: float | None = None
     result: msgspec.Raw | None = None
     blob: Blob | None = None
@@ -54,7 +77,21 @@ class StepRecord:
     """The place of its result, if that is a message. A rerun keeps it until there is a new one."""
     error: str | None = None
     causes: Sequence[str] = ()
+    trace: ev.Trace | None = None
+    """Where the exception `error` was raised, if the store keeps that."""
     doubt = False
+    abandoned = False
+    """It failed because it ran too long, and its thread may have kept running."""
+    resolution: Resolution | None = None
+    schema: Any = None
+    """The JSON Schema of its result, if the step must not run twice and the type has a schema."""
+    arguments: msgspec.Raw | None = None
+    cut: Sequence[str] = ()
+    """The arguments of a step that must not run twice, and the names of those that are cut."""
+    idempotency_key = check = ""
+    """The idempotency key of such a step, and what its check found."""
+    final = False
+    """It ran, and failed because its result cannot be stored: only an operator can retry it."""
     cursor: msgspec.Raw | None = None
     done: float | None = None
     total: float | None = None
@@ -93,7 +130,7 @@ class NoteRecord(msgspec.Struct, frozen=True):
 
 
 class AttachedFile(msgspec.Struct, frozen=True):
-    """An attached file. `owner` is the task that stores it: a fork may use its parent's."""
+    """An attached file. `owner` is the task that stores it: a fork may use files of its parent."""
 
     version: int
     at: float
@@ -119,6 +156,8 @@ class TaskState:
         self.parent: ev.Parent | None = None
         self.subject: str | None = None
         self.runs = 0
+        self.run_starts: dict[int, float] = {}
+        self.run_ends: dict[int, RunEnd] = {}
         self.crashes = self.failures = 0
         """How many runs in a row were killed, or failed, without progress."""
         self.ends = 0
@@ -128,6 +167,8 @@ class TaskState:
         self.plan: list[PlanItem] = []
         self.plan_paths: dict[str, int] = {}
         self.plans: dict[str, list[PlanItem]] = {}
+        self.plan_steps: dict[str, list[str]] = {}
+        """The steps that the function of each plan requested."""
         self.steps: dict[str, StepRecord] = {}
         self.decisions: list[NoteRecord] = []
         self.discoveries: list[NoteRecord] = []
@@ -135,19 +176,44 @@ class TaskState:
         self.attached: dict[str, AttachedFile] = {}
         self.recalled: dict[str, None] = {}
         """Texts of memories that its model was shown."""
+        self.memory_namespace: str | None = None
+        """The memory namespace that its agent chose for it; None for the agent's name."""
         self.usage = Usage()
         self.budget: Budget | None = None
         self.texts: dict[str, bytes] = {}
         """Inputs of models that are not from conversations, by digest."""
         self.result: bytes = b"null"
         self.error: tuple[str, str] | None = None
+        self.trace: ev.Trace | None = None
+        """Where the exception of the last `error` was raised, if the store keeps that."""
+        self.cancelled: tuple[float, ev.Cancelled] | None = None
+        """When the task was cancelled, why, and by whom."""
+        self.lingered: ev.Lingered | None = None
+        """The process that was still running steps of the cancelled task, by its last report."""
+        self.timeout: float | None = None
+        """The task's time limit in seconds, from `started_at` on."""
+        self.started_at: float | None = None
+        """When its first run began; after a retry by an operator, the first run since."""
         self.orphaned: list[str] = []
         self.drift: list[list[str]] = []
         self._uncounted_crashes = 0
         self._before: tuple[Status, tuple[str, str] | None] = ("pending", None)
         """Status and error before the newest run."""
         self._trailing: list[StepRecord] = []
-        """Steps that failed, with no later event that shows that the code continued."""
+        """Failed steps without a later event that shows that the code continued."""
+        self._unused: list[Resolution] = []
+
+    @property
+    def status_before(self) -> Status:
+        """The status before the newest run."""
+        return self._before[0]
+
+    @property
+    def deadline(self) -> float | None:
+        """When the time limit of the task is over; None without one, and before its first run."""
+        if self.timeout is None or self.started_at is None:
+            return None
+        return self.started_at + self.timeout
 
     @property
     def ended(self) -> bool:
@@ -163,6 +229,10 @@ class TaskState:
         _APPLY[name](self, key, version, at, event)
         if self._trailing and name not in _NEUTRAL_EVENTS:
             self._trailing.clear()
+        if self._unused and name not in _UNRELATED_TO_RESOLUTIONS:
+            for resolution in self._unused:
+                resolution.used = True
+            self._unused.clear()
 
     # -- the task --------------------------------------------------------------------------------
 
@@ -172,19 +242,23 @@ class TaskState:
         self.input = bytes(event.input)
         self.created_at = at
 
-    def _branched(self, _key: StreamKey, _version: int, at: float, _event: ev.Branched) -> None:
+    def _branched(self, _key: StreamKey, _version: int, at: float, event: ev.Branched) -> None:
         """Keep what the parent did, and forget its lease owner and its end."""
         self.created_at = at
+        self.input = bytes(event.input) or self.input
+        if self.owner is not None:  # the parent's run continues
+            self._end_run(at, released=False)
         self.status, self.owner, self.result, self.error = "pending", None, b"null", None
+        self.cancelled = self.lingered = self.started_at = None
         self.parent, self.crashes, self.failures = None, 0, 0
         self.suspended_on = ev.TaskSuspended()
 
-    def _claimed(self, _key: StreamKey, _version: int, _at: float, event: ev.Claimed) -> None:
+    def _claimed(self, key: StreamKey, _version: int, at: float, event: ev.Claimed) -> None:
         # Nothing shows that the code continued after these failures: they may have ended the run.
-        for step in self._trailing:
-            if step.state == "failed" and not step.doubt:
-                step.state = "retrying"
+        self._mark_retrying(step.path for step in self._trailing)
         self._trailing.clear()
+        if self.owner is not None:
+            self._end_run(at if event.alive_at is None else event.alive_at, released=False)
         if self.owner is not None and not event.stolen:
             counts = self.counts_as_crash(event)
             self.crashes, self._uncounted_crashes = (
@@ -194,15 +268,24 @@ class TaskState:
         self.waits.children.clear()
         self.suspended_on = ev.TaskSuspended()
         self._before = self.status, self.error
+        if event.timeout is not None:
+            self.timeout = event.timeout
+        if self.started_at is None:
+            self.started_at = at
         self.runs += 1
+        if key == self.key:  # not the runs of the task that it was forked from
+            self.run_starts[self.runs] = at
         self.status, self.owner = "running", event.owner
         self.error, self.orphaned, self.drift = None, [], []
 
-    def counts_as_crash(self, claim: ev.Claimed) -> bool:
-        """Whether a claim shows that a run was killed, and that crash counts.
+    def _end_run(self, at: float, *, released: bool) -> None:
+        self.run_ends[self.runs] = RunEnd(at, released)
 
-        If the run was waiting for a child, the child counts the crash, and it may have progressed.
-        So only some of these crashes count.
+    def counts_as_crash(self, claim: ev.Claimed) -> bool:
+        """Whether a claim shows that a run was killed, and whether that crash counts.
+
+        If the run was waiting for a child, the child counts the crash, and may have made progress.
+        So only some of these crashes count here.
         """
         if self.owner is None or claim.stolen:
             return False
@@ -214,6 +297,7 @@ class TaskState:
 
     def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
         self.plan = self.plans[event.id] = event.items
+        self.plan_steps[event.id] = event.steps
         self.plan_paths = {
             path: index for index, path in enumerate(event.paths or plan_step_paths(event.items))
         }
@@ -229,7 +313,7 @@ class TaskState:
     ) -> None:
         if event.id not in self.noted:
             self.noted.add(event.id)
-            # A fork has the notes of its parent first: versions of two streams are not comparable.
+            # A fork's notes start with its parent's: versions of two streams are not comparable.
             notes.append(NoteRecord(version if own else 0, at, event.text, event.why, event.step))
 
     def _attached(self, key: StreamKey, version: int, at: float, event: ev.Attached) -> None:
@@ -240,20 +324,28 @@ class TaskState:
     def _recalled(self, _key: StreamKey, _version: int, _at: float, event: ev.Recalled) -> None:
         self.recalled.update(dict.fromkeys(event.texts))
 
+    def _memory_named(
+        self, _key: StreamKey, _version: int, _at: float, event: ev.MemoryNamed
+    ) -> None:
+        # Two threads may choose one at the same time. The first one counts.
+        self.memory_namespace = self.memory_namespace or event.namespace
+
     def _budgeted(self, _key: StreamKey, _version: int, _at: float, event: ev.Budgeted) -> None:
         self.budget = event.budget
 
-    def _released(self, _key: StreamKey, _version: int, _at: float, event: ev.Released) -> None:
+    def _released(self, _key: StreamKey, _version: int, at: float, event: ev.Released) -> None:
         self.status, self.owner = "pending", None
+        self._end_run(at, released=True)
         if event.unchanged:
             self.status, self.error = self._before
         self.orphaned, self.drift = event.orphaned, event.drift
         if not event.why:  # not interrupted: the code continued after the failures
             self._trailing.clear()
 
-    def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
+    def _failed(self, _key: StreamKey, _version: int, at: float, event: ev.Failed) -> None:
+        self._end_run(at, released=True)
         self.status = "failed" if event.retry_at is None else "retrying"
-        self.owner, self.error = None, (event.type, event.message)
+        self.owner, self.error, self.trace = None, (event.type, event.message), event.trace
         self.failures += 1
         self.ends += 1
         self.orphaned, self.drift = event.orphaned, event.drift
@@ -263,11 +355,25 @@ class TaskState:
         """Mark failed steps for a retry: the code did not continue without them."""
         for path in paths:
             step = self.steps.get(path)
-            if step is not None and step.state == "failed" and not step.doubt:
+            if step is not None and step.state == "failed" and not (step.doubt or step.final):
                 step.state = "retrying"
 
-    def _cancelled(self, _key: StreamKey, _version: int, _at: float, _event: ev.Cancelled) -> None:
-        self.status, self.owner = "cancelled", None
+    def _retry_final(self, paths: Iterable[str]) -> None:
+        """Let steps whose result could not be stored run again: an operator retries the task.
+
+        Not `once` steps: `resolve` must name them. A `check` step is in doubt: its check decides.
+        """
+        for path in paths:
+            step = self.steps.get(path)
+            if step is not None and step.final and step.mode != "once":
+                step.final, step.doubt = False, step.mode == "check"
+                self._mark_retrying((path,))
+
+    def _cancelled(self, _key: StreamKey, _version: int, at: float, event: ev.Cancelled) -> None:
+        self.status, self.owner, self.cancelled = "cancelled", None, (at, event)
+
+    def _lingered(self, _key: StreamKey, _version: int, _at: float, event: ev.Lingered) -> None:
+        self.lingered = event if event.steps else None
 
     def _finished(self, _key: StreamKey, _version: int, _at: float, event: ev.Finished) -> None:
         self.status, self.owner, self.result = "finished", None, bytes(event.result)
@@ -303,23 +409,28 @@ class TaskState:
             self.status = "pending"  # a worker retries it
 
     def _suspended(
-        self, _key: StreamKey, _version: int, _at: float, event: ev.TaskSuspended
+        self, _key: StreamKey, _version: int, at: float, event: ev.TaskSuspended
     ) -> None:
         self.status, self.owner, self.suspended_on = "suspended", None, event
+        self._end_run(at, released=True)
         self._wake()
 
-    def _queued(self, _key: StreamKey, _version: int, _at: float, _event: ev.Queued) -> None:
+    def _queued(self, _key: StreamKey, _version: int, _at: float, event: ev.Queued) -> None:
         self.crashes = self.failures = 0
+        self._retry_final(self.steps)
+        if event.timeout is not None:
+            self.timeout = event.timeout
         if self.owner is None:
-            self.status, self.error = "pending", None
+            self.status, self.error, self.started_at = "pending", None, None
 
-    def _stuck(self, _key: StreamKey, _version: int, _at: float, event: ev.MarkedStuck) -> None:
+    def _stuck(self, _key: StreamKey, _version: int, at: float, event: ev.MarkedStuck) -> None:
+        self._end_run(at, released=True)
         why = f"its process died {event.crashes} times in a row without progress"
-        self.status, self.owner, self.error = "stuck", None, ("stuck", why)
+        self.status, self.owner, self.error, self.trace = "stuck", None, ("stuck", why), None
         self.ends += 1
 
     def _ignore(self, _key: StreamKey, _version: int, _at: float, _event: ev.TaskEvent) -> None:
-        """Ignore a heartbeat, a fork, or a report to the parent."""
+        """Ignore a heartbeat, a fork, a report to the parent, or the use of a resolution."""
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -336,8 +447,11 @@ class TaskState:
             if not step.origin:
                 step.origin, step.nth = event.args, event.nth
             step.parallel = step.parallel or event.parallel
+            if event.mode:
+                self._note_guarded(step, event)
             step.args, step.mode, step.kind = event.args, event.mode, event.kind
             step.code, step.model = event.code, event.model
+            step.function, step.mapped, step.expect = event.function, event.mapped, event.expect
         elif event.model is not None and step.model is None:
             step.model = event.model
         if event.usage is not None:
@@ -351,12 +465,21 @@ class TaskState:
             )
         return step
 
+    def _note_guarded(self, step: StepRecord, event: ev.StepEvent) -> None:
+        """Note what an operator needs to know of a step that must not run twice."""
+        step.schema, step.check = event.schema, event.check or step.check
+        if event.idempotency_key:
+            step.idempotency_key = event.idempotency_key
+            step.arguments, step.cut = event.arguments, event.cut
+        elif event.args != step.args:  # the event doesn't repeat those of the start
+            step.arguments, step.cut = None, ()
+
     def _used(self, step: StepRecord, usage: Usage) -> None:
         self.usage += usage
         step.usage = usage if step.usage is None else step.usage + usage
 
     def _is_late(self, event: ev.StepEvent) -> bool:
-        """Whether the step has already ended in this run: lazy events are written after the end."""
+        """Whether the step has already ended in this run: lazy events may be written after it."""
         step = self.steps.get(event.step)
         return step is not None and step.run == self.runs and step.state in ("completed", "failed")
 
@@ -366,7 +489,7 @@ class TaskState:
             return
         step = self._step(version, at, event)
         step.state, step.started_at = "started", event.since or at
-        step.ended_at, step.error, step.doubt = None, None, False
+        step.ended_at, step.error, step.doubt, step.final = None, None, False, False
 
     def _step_progressed(
         self, _key: StreamKey, version: int, at: float, event: ev.StepEvent
@@ -375,7 +498,8 @@ class TaskState:
             return
         step = self._step(version, at, event)
         if event.args:  # it also describes the start
-            step.state, step.ended_at, step.error, step.doubt = "started", None, None, False
+            step.state, step.ended_at, step.error = "started", None, None
+            step.doubt = step.final = False
         if step.cursor != event.cursor:
             self.crashes = self.failures = 0
         step.cursor, step.done, step.total = event.cursor, event.done, event.total
@@ -392,6 +516,7 @@ class TaskState:
         self, step: StepRecord, key: StreamKey, at: float, event: ev.StepEvent, how: str
     ) -> None:
         step.state, step.ended_at, step.how, step.error = "completed", at, how, None
+        step.final = False
         step.result, step.blob = event.result, event.blob
         step.blob_owner = key if event.blob else None
 
@@ -400,25 +525,46 @@ class TaskState:
             return
         step = self._step(version, at, event)
         step.error, step.message, step.ended_at = event.error or "", event.message, at
+        step.trace = event.trace
         if event.again:
             step.state = "started"
             self._mark_retrying(event.causes)
         else:
             step.state, step.doubt, step.causes = "failed", event.doubt, event.causes
+            step.final, step.abandoned = event.final, event.abandoned
             self._trailing.append(step)
 
     def _step_resolved(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         step = self.steps.get(event.step)
         if step is None:
             return
+        before = step.resolution
+        doubt = step.in_doubt(None) or step.final
+        if event.override and before is not None:
+            doubt = before.doubt
+        step.resolution = Resolution("retry" if event.again else "result", event.by, at, doubt)
+        self._unused.append(step.resolution)
         step.version, step.doubt = version, False
         if event.again:
-            step.state = "retrying"
+            step.state, step.final = "retrying", False
+            self._retry_final(step.causes)
             self._mark_retrying(step.causes)  # the inner steps that caused its failure
         else:
             self._complete(step, key, at, event, "resolved")
+        self._retry_final(path for path, outer in self.steps.items() if step.path in outer.causes)
         if self.agent is not None and self.owner is None and not self.is_blocked(None):
             self.status = "pending"
+
+    def _step_checked(
+        self, _key: StreamKey, _version: int, _at: float, event: ev.StepEvent
+    ) -> None:
+        step = self.steps.get(event.step)
+        if step is not None:
+            step.check = event.check
+
+    def steps_in_doubt(self) -> list[str]:
+        """Return the paths of the steps whose outcome is unknown, if no run is active."""
+        return [step.path for step in self.steps.values() if step.in_doubt(None)]
 
     def is_blocked(self, run: int | None) -> bool:
         """Whether a `once` step is in doubt, so that no worker may resume the task.
@@ -431,7 +577,7 @@ class TaskState:
         """Count the usage of a step that was interrupted."""
         if event.usage is not None:
             step = self.steps.get(event.step)
-            if step is None:  # its start was not written: it was called again
+            if step is None:  # its start was never written
                 self.usage += event.usage
             else:
                 self._used(step, event.usage)
@@ -440,7 +586,7 @@ class TaskState:
 def plan_step_paths(plan: list[PlanItem]) -> list[str]:
     """Return the step path of each item of a plan.
 
-    The n-th item of a name is the n-th step of that name at the top level.
+    The n-th item with a name is the n-th step with that name at the top level.
     """
     counts: dict[str, int] = {}
     paths = []
@@ -467,6 +613,7 @@ _APPLY: dict[str, Any] = {
     ev.DISCOVERED: TaskState._discovered,
     ev.ATTACHED: TaskState._attached,
     ev.RECALLED: TaskState._recalled,
+    ev.MEMORY_NAMED: TaskState._memory_named,
     ev.ASKED: TaskState._asked,
     ev.ANSWERED: TaskState._answered,
     ev.SIGNALLED: TaskState._signalled,
@@ -479,12 +626,16 @@ _APPLY: dict[str, Any] = {
     ev.RELEASED: TaskState._released,
     ev.FAILED: TaskState._failed,
     ev.CANCELLED: TaskState._cancelled,
+    ev.LINGERED: TaskState._lingered,
+    ev.WRITE_REFUSED: TaskState._ignore,
     ev.FINISHED: TaskState._finished,
     ev.STEP_STARTED: TaskState._step_started,
     ev.STEP_PROGRESSED: TaskState._step_progressed,
     ev.STEP_COMPLETED: TaskState._step_completed,
     ev.STEP_FAILED: TaskState._step_failed,
     ev.STEP_RESOLVED: TaskState._step_resolved,
+    ev.STEP_ACCEPTED: TaskState._ignore,
+    ev.STEP_CHECKED: TaskState._step_checked,
     ev.STEP_USED: TaskState._step_used,
 }
 _NEUTRAL_EVENTS = {
@@ -492,13 +643,38 @@ _NEUTRAL_EVENTS = {
     ev.FORKED,
     ev.BRANCHED,
     ev.RECALLED,
+    ev.MEMORY_NAMED,
     ev.RELEASED,
     ev.STEP_FAILED,
     ev.STEP_RESOLVED,
+    ev.STEP_CHECKED,
     ev.ANSWERED,
     ev.SIGNALLED,
     ev.CHILD_ENDED,
     ev.QUEUED,
     ev.STEP_USED,
+    ev.WRITE_REFUSED,
 }
 """Events that do not show whether the code continued after a failed step."""
+_UNRELATED_TO_RESOLUTIONS = {
+    ev.CLAIMED,
+    ev.RENEWED,
+    ev.RELEASED,
+    ev.FAILED,
+    ev.SUSPENDED,
+    ev.STUCK,
+    ev.QUEUED,
+    ev.BUDGETED,
+    ev.BRANCHED,
+    ev.RECALLED,
+    ev.MEMORY_NAMED,
+    ev.ANSWERED,
+    ev.SIGNALLED,
+    ev.CHILD_ENDED,
+    ev.REPORTED,
+    ev.STEP_RESOLVED,
+    ev.STEP_CHECKED,
+    ev.STEP_USED,
+    ev.WRITE_REFUSED,
+}
+"""Events that do not show whether the code continued after an operator resolved a step."""

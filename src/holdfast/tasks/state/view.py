@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
+from ...backends import clock
 from ...log.leases import is_dead
-from ...log.reprs import ShortRepr
+from ...log.reprs import ShortRepr, html_table, shorten_cell
 from ..steps.usage import Budget, Usage
+from .failure import Failure
 
 if TYPE_CHECKING:
     from ...conversations.tokens import Counter
     from ..checkpoint import AgentCheckpoint
     from ..preview import Preview
     from ..resume_context.context import ResumeContext
+
+DEFAULT_CONTEXT_TOKENS: Final = 8000
+"""The default size of a resume context. A task of 10 KB fits completely, even though the estimate
+of tokens is on the high side."""
+
+_MAX_HTML_STEPS: Final = 30
+"""How many steps a notebook shows."""
 
 PlanItem = str | dict[str, Any]
 """An item of a plan: a name, or a dict with a `name`."""
@@ -33,17 +42,29 @@ ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
 StepStatus = Literal["running", "interrupted", "waiting", "completed", "failed", "retrying"]
 """The status of a step.
 
-running: the lease owner is running it. interrupted: it was started, never ended, and does not run.
-retrying: the next run does it again. waiting: it is a child that waits, and so does the task; it
-resumes automatically.
+running: the lease owner is running it. interrupted: it was started, has not ended, and isn't
+running. retrying: the next run repeats it. waiting: it is a child that waits, and so does the task;
+it resumes automatically.
 """
 
 
-class Failure(ShortRepr, msgspec.Struct, frozen=True):
-    """An error: the exception's type and its message."""
+class Cancellation(ShortRepr, msgspec.Struct, frozen=True):
+    """Why a task was cancelled, by whom, and when.
 
-    type: str
-    message: str
+    `running` are the steps that a process, `owner`, was still running a while after that. It is
+    empty if they ended in time, and once they have ended.
+    """
+
+    reason: str | None
+    by: str | None
+    at: datetime
+    running: list[str] = []
+    owner: str | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a process that may be alive was still running steps, by its last report."""
+        return bool(self.running) and not (self.owner is not None and is_dead(self.owner))
 
 
 class StepProgress(ShortRepr, msgspec.Struct, frozen=True):
@@ -53,6 +74,28 @@ class StepProgress(ShortRepr, msgspec.Struct, frozen=True):
     done: float | None
     total: float | None
     at: datetime
+
+
+class RunningStep(ShortRepr, msgspec.Struct, frozen=True):
+    """The step that a task in a listing is in, as of its last heartbeat, with its progress.
+
+    If several steps are running, it is the most overdue one, or else the newest.
+    """
+
+    path: str
+    started_at: datetime
+    done: float | None = None
+    total: float | None = None
+    expect: float | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it runs longer than the step declares with `expect`."""
+        return self.expect is not None and _is_past(self.started_at, self.expect)
+
+
+def _is_past(since: datetime, seconds: float) -> bool:
+    return clock.time() > since.timestamp() + seconds
 
 
 class ModelInput(msgspec.Struct, frozen=True):
@@ -83,7 +126,21 @@ class StepInfo(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
     how: Literal["ran", "checked", "resolved"] = "ran"
     error: Failure | None = None
     replays: bool = False
-    """Whether it failed and the code continued: the next run gets the same failure again."""
+    """Whether the next run gets the same failure again, because the code continued after it or the
+    failure is `final`."""
+    result_schema: Any = None
+    """The JSON Schema of the result of a `once` or `check` step, if its type has one."""
+    arguments: dict[str, Any] | None = None
+    """The arguments of a `once` or `check` step, to read. A value that isn't data is a type name.
+    None for other steps, and if the step is declared with `store_arguments=False`."""
+    cut_arguments: list[str] = []
+    """The names of the arguments that are shortened, because they are long."""
+    idempotency_key: str | None = None
+    """The idempotency key of a `once` or `check` step."""
+    check: str | None = None
+    """What the last call of its check found, in words, if it did not find the result."""
+    final: bool = False
+    """Whether it failed permanently: the function ran, but its result cannot be stored."""
     progress: StepProgress | None = None
     code: str = ""
     """A digest of the function that ran, with the Python version, to detect changes."""
@@ -95,6 +152,23 @@ class StepInfo(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
     message is gone, `result` is None."""
     model_input: list[ModelInput] = []
     """The messages of conversations that its model saw."""
+    expect: float | None = None
+    """How many seconds it is expected to run, if it declares that."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is running for longer than the step declares with `expect`."""
+        return (
+            self.status == "running"
+            and self.expect is not None
+            and _is_past(self.started_at, self.expect)
+        )
+
+
+def _describe_end(step: StepInfo) -> str:
+    if step.error is not None:
+        return f"{step.error.type}: {step.error.message}"
+    return shorten_cell(step.result) if step.status == "completed" else ""
 
 
 class Question(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +202,7 @@ class Note(ShortRepr, msgspec.Struct, frozen=True):
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True):
-    """A file attached to a task: its size in bytes, the SHA-256 of its content in hex, the time."""
+    """A file attached to a task. `size` is in bytes; `digest` is the content's SHA-256 in hex."""
 
     name: str
     size: int
@@ -137,7 +211,7 @@ class ArtifactInfo(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """A recorded step whose arguments, code or model are different now."""
+    """A recorded step whose arguments, code or model have changed."""
 
     step: str
     what: Literal["arguments", "code", "model"]
@@ -160,10 +234,21 @@ class TaskInfo(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     crashes: int = 0
     """How many runs in a row had been killed without progress when the newest one started."""
+    step: RunningStep | None = None
+    """The step that it is in, if it runs. Up to a third of the lease old."""
+    lingers_in: str | None = None
+    """The process that was still running steps of this cancelled task, by its last report."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its step runs longer than expected, or it was cancelled and does not end."""
+        if self.status == "cancelled":
+            return self.lingers_in is not None and not is_dead(self.lingers_in)
+        return self.step is not None and self.step.overdue
 
     @property
     def abandoned(self) -> bool:
-        """Whether the lease owner is certainly dead: a killed process of this machine."""
+        """Whether the lease owner is known to be dead: a killed process on this machine."""
         return self.owner is not None and is_dead(self.owner)
 
 
@@ -220,9 +305,46 @@ class TaskView(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     """The usage of the model calls of all steps."""
     budget: Budget | None = None
-    """The limits of that usage, if any."""
+    """The limits on that usage, if any."""
     artifacts: list[ArtifactInfo] = []
     """The attached files; `store.artifact` reads one."""
+    subject: str | None = None
+    """Whom the task is about."""
+    memory_namespace: str | None = None
+    """The memory namespace that the agent named for this task, once it has saved something there.
+    None: the namespace of the agent's name."""
+    cancellation: Cancellation | None = None
+    """Why, by whom and when the task was cancelled."""
+    timeout: float | None = None
+    """The task's time limit in seconds, from its first start on."""
+    deadline: datetime | None = None
+    """When the time limit is over; None without one, and before the first start."""
+
+    def _repr_html_(self) -> str:
+        done = {step.path for step in self.steps if step.status == "completed"}
+        rows: list[tuple[str, str, str]] = [
+            (step.path, "in doubt" if step.in_doubt else step.status, _describe_end(step))
+            for step in self.steps[-_MAX_HTML_STEPS:]
+        ]
+        rows += [
+            (item if isinstance(item, str) else str(item["name"]), "to do", "")
+            for item, path in zip(self.plan, self.plan_paths, strict=False)
+            if path not in done and path not in {step.path for step in self.steps}
+        ]
+        more = max(len(self.steps) - _MAX_HTML_STEPS, 0)
+        note = f"{self.goal or ''}{f' ({more} earlier steps)' if more else ''}"
+        title = f"Task {self.id}: {self.status}, version {self.version}"
+        return html_table(title, rows, ("step", "status", "result"), note)
+
+    @property
+    def overdue(self) -> list[str]:
+        """The paths of the steps that run longer than expected.
+
+        Of a cancelled task, the steps that its process still runs.
+        """
+        if self.cancellation is not None:
+            return list(self.cancellation.running) if self.cancellation.overdue else []
+        return [step.path for step in self.steps if step.overdue]
 
     @property
     def in_doubt(self) -> list[str]:
@@ -240,14 +362,18 @@ class TaskView(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abandoned(self) -> bool:
-        """Whether the lease owner is certainly dead: a killed process of this machine.
+        """Whether the lease owner is known to be dead: a killed process on this machine.
 
         The next process that opens the task takes it over.
         """
         return self.owner is not None and is_dead(self.owner)
 
     def resume_context(
-        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
+        self,
+        max_tokens: int = DEFAULT_CONTEXT_TOKENS,
+        *,
+        notes: Sequence[str] = (),
+        counter: Counter | None = None,
     ) -> ResumeContext:
         """Return `Task.resume_context` for this version of the task, without memories."""
         from ..resume_context.context import build_resume_context
@@ -263,6 +389,6 @@ class TaskView(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
 
     def checkpoint(self) -> AgentCheckpoint:
         """Return `Task.checkpoint` for this version of the task."""
-        from ..checkpoint import make_checkpoint
+        from ..checkpoint import AgentCheckpoint, make_checkpoint
 
-        return make_checkpoint(self)
+        return make_checkpoint(self, AgentCheckpoint)

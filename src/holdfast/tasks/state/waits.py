@@ -31,10 +31,10 @@ class TaskWaits:
         self.all: dict[str, TaskWait] = {}
         """All waits, by id."""
         self.question_ids: dict[str, str] = {}
-        """The id of the current question of each name; a later one of that name replaces it."""
+        """The id of the current question with each name. A later question replaces it."""
         self.signals: dict[str, dict[int, msgspec.Raw]] = {}
-        """Signals that no wait has taken, by name, then by number. Not by version: a fork has two
-        streams."""
+        """Signals that no wait has taken, by name, then by number. They have no unique version,
+        because a fork has two streams."""
         self._signalled: dict[str, int] = {}
         self.children: dict[str, str] = {}
         """Children that have ended on their own since the newest run started, with their status."""
@@ -67,7 +67,7 @@ class TaskWaits:
         self.signals.setdefault(event.name, {})[number] = event.payload
 
     def is_satisfied(self, id: str) -> bool:
-        """Whether a wait is over or its signal has come. Times are not compared with the clock."""
+        """Whether a wait is over or its signal is here. Times are not compared with the clock."""
         wait = self.all.get(id)
         return wait is not None and (
             wait.how is not None
@@ -86,7 +86,7 @@ class TaskWaits:
         return min((time for time in times if time is not None), default=None)
 
     def open_signals(self, name: str) -> list[TaskWait]:
-        """Return the open waits for a signal of a name."""
+        """Return the open waits for signals with this name."""
         return [
             wait
             for wait in self.all.values()

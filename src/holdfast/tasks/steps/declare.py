@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import types
 from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
@@ -25,15 +24,19 @@ from typing import (
 
 import msgspec
 
-from ...errors import NoTask
+from ...errors import NoTask, NotSerializable
 from ...log.codec import check_declared
 from ...log.ids import check_id
 from ...log.validation import check_seconds, describe_value
+from ..control.value_schema import schema_of
 from ..run.frames import check_not_left, current_frame
-from .fingerprints import code_digest
+from .identity import code_digest
+from .renames import function_identity, registered_functions
 from .usage import check_price
 
 if TYPE_CHECKING:
+    import inspect
+
     from ...conversations.base import ConversationBase as Conversation
 
 P = ParamSpec("P")
@@ -57,21 +60,27 @@ class StepOptions(msgspec.Struct, frozen=True):
     kind: str = "tool"
     drift: str = "refuse"
     price: tuple[float, float] | None = None
+    check_after: float | None = None
+    renamed_from: tuple[str, ...] | None = None
+    expect: float | None = None
+    store_arguments: bool = True
 
     @property
     def mode(self) -> Literal["", "once", "check"]:
-        """How the step avoids running twice; "" if it may."""
+        """How the step avoids running twice; "" if it may run twice."""
         return "check" if self.check is not None else "once" if self.once else ""
 
 
 class Step(Generic[P, R]):
-    """A function that is a durable step inside a task and an ordinary function outside.
+    """A function that is a durable step inside a task, and an ordinary function outside of one.
 
     `once` and `check` functions raise `NoTask` outside a task: nothing would stop them from running
     twice.
     """
 
     def __init__(self, fn: Callable[P, R], options: StepOptions) -> None:
+        import inspect
+
         self.fn, self.options, self.mode = fn, options, options.mode
         self.eager = bool(options.mode) or options.kind == "child"
         """Whether its start is durable before it runs."""
@@ -79,11 +88,18 @@ class Step(Generic[P, R]):
         self.conversation: Conversation | None = None
         """The conversation of a `task.reply`, whose message is the result."""
         self.instance: tuple[object, ...] = ()
+        self.renamed_from = options.renamed_from
+        self.expect = options.expect
+        """How many seconds it is expected to run; None if it doesn't say."""
+        self.mapped = False
+        """Whether it is an item of a `map` that its scope's own code called, not another thread."""
+        self.function = function_identity(fn)
         self.streams = stream_kind(fn)
-        """Whether it is a generator, and of which kind."""
+        """The kind of generator function that it is; "" for other functions."""
         self.is_async = is_async(fn) or self.streams == "async"
         self.is_model = options.kind == "model"
         functools.update_wrapper(self, fn, updated=())
+        _copy_function_attributes(self, fn)
         try:
             self.signature: inspect.Signature | None = inspect.signature(fn)
         except (TypeError, ValueError):  # some builtins have none
@@ -101,6 +117,7 @@ class Step(Generic[P, R]):
         """The method's object and the arguments of a partial; they count as arguments."""
         self.chunk: Any = Any
         self._returns = options.returns
+        self._schema: Any = UNRESOLVED
         if self.streams and self._returns is not UNRESOLVED:
             self._returns = self._set_chunk_type(self._returns)
         _check_options(self)
@@ -115,21 +132,30 @@ class Step(Generic[P, R]):
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     @property
+    def __signature__(self) -> inspect.Signature | None:
+        """The parameters to pass; those of a method are without `self`."""
+        if self.signature is None or not self.instance:
+            return self.signature
+        parameters = list(self.signature.parameters.values())[len(self.instance) :]
+        return self.signature.replace(parameters=parameters)
+
+    @property
     def returns(self) -> Any:
         """The type of the result: declared, or else annotated, or else Any (plain JSON values)."""
         if self._returns is UNRESOLVED:
             declared = return_annotation(self.fn)
             if self.streams:
                 declared = self._set_chunk_type(_chunk_type(declared))
-            try:
-                check_declared(declared)
-            except TypeError as error:
-                raise TypeError(
-                    f"the result of {self.name!r} is annotated with a type that can't be stored"
-                    f" ({error}); return another type, or pass holdfast.step(returns=…)"
-                ) from None
+            _check_storable(self.name, declared)
             self._returns = declared
         return self._returns
+
+    @property
+    def result_schema(self) -> Any:
+        """The JSON Schema of the result; None if its type has none."""
+        if self._schema is UNRESOLVED:
+            self._schema = schema_of(self.returns)
+        return self._schema
 
     def _set_chunk_type(self, chunk: Any) -> Any:
         self.chunk = chunk
@@ -147,10 +173,26 @@ class Step(Generic[P, R]):
             return {"args": args, **kwargs}
         return self.signature.bind(*args, **kwargs).arguments
 
-    def using(self, *, key: object) -> Step[P, R]:
-        """Return the step with a key for one call: `pay.using(key=order.id)(order)`."""
+    def using(
+        self,
+        *,
+        key: object = UNRESOLVED,
+        renamed_from: str | Sequence[str] = UNRESOLVED,
+        expect: float | timedelta | None = UNRESOLVED,
+    ) -> Step[P, R]:
+        """Return the step with another option for one call: `pay.using(key=order.id)(order)`.
+
+        `renamed_from` is for names given to the task:
+        `task.step("pay Ann", pay.using(renamed_from="pay"), 120)`. `expect` is that of
+        `holdfast.step`.
+        """
         other = copy.copy(self)
-        other.key = to_key(key)
+        if key is not UNRESOLVED:
+            other.key = to_key(key)
+        if renamed_from is not UNRESOLVED:
+            other.renamed_from = check_names(renamed_from)
+        if expect is not UNRESOLVED:
+            other.expect = check_expect(expect)
         return other
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -182,13 +224,8 @@ def _check_options(step: Step[Any, Any]) -> None:
     options, name = step.options, step.name
     if step.streams and (options.max_attempts != 1 or options.timeout is not None):
         raise TypeError(
-            f"{name!r} is a generator function, whose chunks are used as they come:"
-            " it can't have max_attempts or timeout"
-        )
-    if options.timeout is not None and not step.is_async:
-        raise TypeError(
-            f"{name!r} is not async, so a timeout can't stop it: set timeouts on its own calls,"
-            " or make it async"
+            f"{name!r} is a generator function, whose chunks are passed on as they come,"
+            " so it can't have max_attempts or timeout"
         )
     if type(options.max_attempts) is not int or options.max_attempts < 1:
         raise ValueError(
@@ -200,7 +237,7 @@ def _check_options(step: Step[Any, Any]) -> None:
         if given is not None and not callable(given):
             raise TypeError(
                 f"{what} must be a function of the step's arguments, got {type(given).__name__};"
-                " for a key of one call use step.using(key=…)"
+                " for the key of a single call, use step.using(key=…)"
             )
     if options.check is not None and is_async(options.check) and not step.is_async:
         raise TypeError(
@@ -208,13 +245,30 @@ def _check_options(step: Step[Any, Any]) -> None:
         )
     if options.check is not None and not _accepts_arguments_of(options.check, step):
         raise TypeError(f"the check of {name!r} must accept the same arguments as {name!r}")
+    if options.check is None and options.check_after is not None:
+        raise TypeError(f"{name!r} has check_after, but no check to call; pass check= too")
     if options.returns is not UNRESOLVED:
-        check_declared(options.returns)
+        _check_storable(name, options.returns)
     check_price(options.price)
 
 
+def _check_storable(name: str, declared: Any) -> None:
+    """Raise, before any side effect, if results of a declared type can never be stored."""
+    try:
+        check_declared(declared)
+    except TypeError as error:
+        raise NotSerializable(
+            f"the result of {name!r}",
+            f"it is declared as a type that can't be stored ({error}); return what you need of it"
+            " instead, such as an id, a dict or a dataclass, and declare that: -> str, or"
+            " holdfast.step(returns=str)",
+        ) from None
+
+
 def _accepts_arguments_of(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
-    """Whether a check accepts the arguments of its step. Known now, not after the first crash."""
+    """Whether a check accepts its step's arguments. Asked now, not after the first crash."""
+    import inspect
+
     try:
         signature = inspect.signature(check)
     except (TypeError, ValueError):  # some builtins have none
@@ -246,6 +300,8 @@ def _accepts(signature: inspect.Signature, parameters: list[inspect.Parameter]) 
 
 def is_async(fn: object) -> bool:
     """Whether calling it returns an awaitable."""
+    import inspect
+
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, Step):
@@ -256,6 +312,8 @@ def is_async(fn: object) -> bool:
 
 def stream_kind(fn: object) -> Literal["", "plain", "async"]:
     """Return the kind of a generator function; "" for other functions."""
+    import inspect
+
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, Step):
@@ -268,6 +326,18 @@ def stream_kind(fn: object) -> Literal["", "plain", "async"]:
     return ""
 
 
+def _copy_function_attributes(step: Step[Any, Any], fn: object) -> None:
+    """Give a step what `inspect` needs to treat it as the function that it wraps.
+
+    Frameworks ask `inspect.iscoroutinefunction` whether to await a tool.
+    """
+    import inspect
+
+    if inspect.isfunction(fn):
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            setattr(step, name, getattr(fn, name))
+
+
 def _positional_parameters(
     signature: inspect.Signature | None,
 ) -> tuple[tuple[str, ...], int] | None:
@@ -275,6 +345,8 @@ def _positional_parameters(
 
     This avoids the slow `Signature.bind`.
     """
+    import inspect
+
     if signature is None:
         return None
     parameters = signature.parameters.values()
@@ -286,6 +358,8 @@ def _positional_parameters(
 
 
 def _bound_values(fn: Callable[..., Any]) -> tuple[object, ...]:
+    import inspect
+
     found: list[object] = []
     while isinstance(fn, functools.partial):
         found += [fn.args, fn.keywords]
@@ -297,6 +371,8 @@ def _bound_values(fn: Callable[..., Any]) -> tuple[object, ...]:
 
 def return_annotation(fn: Callable[..., Any]) -> Any:
     """Return the type that a function is annotated to return; Any if there is none."""
+    import inspect
+
     while isinstance(fn, functools.partial):
         fn = fn.func
     # The annotations of a callable object are those of its attributes.
@@ -351,8 +427,23 @@ def to_key(key: object) -> str:
     return check_id(str(key), "key")
 
 
+def check_expect(expect: float | timedelta | None) -> float | None:
+    """Return `expect` in seconds."""
+    return None if expect is None else check_seconds(expect, "expect")
+
+
+def check_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Check `renamed_from`, and return its names."""
+    given = (names,) if isinstance(names, str) else names
+    if not isinstance(given, list | tuple):
+        raise TypeError(
+            f"renamed_from must be a name or a list of names, got {type(names).__name__}"
+        )
+    return tuple(check_id(name, "a name in renamed_from") for name in given)
+
+
 def to_step(fn: Callable[..., Any]) -> Step[Any, Any]:
-    """Return a step for any callable; one that is not decorated gets the default options."""
+    """Return a step for any callable. An undecorated function gets the default options."""
     if type(fn) is types.FunctionType:
         return _default_step(fn)
     if isinstance(fn, Step):
@@ -389,6 +480,7 @@ class _StepDecorator:
         same = registered_steps.get(step.name, step.code) == step.code
         # The name no longer identifies the code: two functions share it.
         registered_steps[step.name] = step.code if same else ""
+        registered_functions.add(step.function)
         return step
 
 
@@ -402,13 +494,17 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
+    check_after: float | timedelta | None = None,
     max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
     timeout: float | timedelta | None = None,
+    expect: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
     price: tuple[float, float] | None = None,
+    renamed_from: str | Sequence[str] | None = None,
+    store_arguments: bool = True,
 ) -> _StepDecorator: ...
 
 
@@ -420,13 +516,17 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
+    check_after: float | timedelta | None = None,
     max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
     timeout: float | timedelta | None = None,
+    expect: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
     price: tuple[float, float] | None = None,
+    renamed_from: str | Sequence[str] | None = None,
+    store_arguments: bool = True,
 ) -> Step[P, R]: ...
 
 
@@ -437,13 +537,17 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
+    check_after: float | timedelta | None = None,
     max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
     timeout: float | timedelta | None = None,
+    expect: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
     price: tuple[float, float] | None = None,
+    renamed_from: str | Sequence[str] | None = None,
+    store_arguments: bool = True,
 ) -> Any:
     """Make a function a durable step: inside a task it runs once, and its result is recorded.
 
@@ -451,23 +555,38 @@ def step(
 
     Args:
         fn: The function. The chunks of a generator function are passed on as they come.
-        key: A function of the arguments that returns the identity of the call. Calls are then
-            distinguished by it alone.
+        key: A function of the arguments that returns the identity of the call. This identity alone
+            then distinguishes calls.
         once: Never run it again when its outcome is unknown. The step is then in doubt until a
             person resolves it (`store.resolve`).
         check: A function of the same arguments that finds out whether the step was done. It returns
             the result, or None if the step was not done.
+        check_after: How long after an attempt the check may be called, in seconds or as a
+            timedelta: the external service may need this time until the check can see what the
+            attempt did. Default: 30 seconds if another process may have been in the middle of the
+            attempt, otherwise 0. Pass 0 if the check sees it at once.
         max_attempts: The maximum number of attempts, with growing pauses.
         retry_on: The exceptions that are retried.
-        timeout: The time limit of one attempt, in seconds or as a timedelta; for async functions.
-        returns: The type of the result, or of one chunk, if not the annotated one.
+        timeout: The time limit of one attempt, in seconds or as a timedelta. The step then fails
+            with `TimeoutError`. An async function is cancelled. A synchronous function runs in a
+            thread of its own, which cannot be stopped: it is abandoned, keeps running, and its
+            result is refused. A `once` or `check` step is then in doubt.
+        expect: How long it is expected to run, in seconds or as a timedelta. If it takes longer,
+            that is logged, and the task is shown as `overdue`.
+        returns: The type of the result, or of one chunk. Default: the annotated type.
         kind: "model" for a model call: its usage is counted, and its input is recorded.
         drift: What to do if a finished step is called with other arguments: "refuse" it, "keep" the
             recorded result, or "rerun" it.
         price: The cost of a million input tokens and of a million output tokens.
+        renamed_from: The earlier name of the step, or a list of earlier names. Tasks that recorded
+            the step under such a name continue with that record. An empty list means that it is a
+            new step, although a recorded one looks like it (see `ReplayMismatch`).
+        store_arguments: The arguments of a `once` or `check` step are stored, redacted and
+            shortened, so that an operator sees them if the step is in doubt. False: only their
+            fingerprint is stored, as for other steps.
 
     Returns:
-        A `Step`, called like the function.
+        A `Step`, which is called like the function.
 
     Raises:
         TypeError: The function can't be a step with these options.
@@ -483,8 +602,28 @@ def step(
         raise TypeError("retry_on must be an exception class, or a tuple of them")
     if kind not in ("tool", "model"):
         raise ValueError(f"kind must be 'tool' or 'model', got {kind!r}")
+    if type(store_arguments) is not bool:
+        raise TypeError(
+            f"store_arguments must be True or False, got {describe_value(store_arguments)}"
+        )
     limit = None if timeout is None else check_seconds(timeout, "timeout", 0.001)
+    after = None if check_after is None else check_seconds(check_after, "check_after")
     decorator = _StepDecorator(
-        StepOptions(key, once, check, max_attempts, kinds, limit, returns, kind, drift, price)
+        StepOptions(
+            key,
+            once,
+            check,
+            max_attempts,
+            kinds,
+            limit,
+            returns,
+            kind,
+            drift,
+            price,
+            after,
+            None if renamed_from is None else check_names(renamed_from),
+            check_expect(expect),
+            store_arguments,
+        )
     )
     return decorator if fn is None else decorator(fn)

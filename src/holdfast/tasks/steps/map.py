@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -12,7 +13,7 @@ from ...errors import NoTask, StepFailed, Suspended
 from ...log.validation import check_int
 from ..run.frames import Branch, Frame, current_frame, frame
 from .declare import Step, is_async, to_key, to_step
-from .run import find_failed_steps
+from .failures import find_failed_steps
 
 if TYPE_CHECKING:
     from ..base import TaskBase
@@ -38,25 +39,20 @@ class MapRun:
         self.session: Session = task._require_session()
         self.session.check_active()
         self.items: list[Any] = list(items)
-        # A replay runs them one by one, as they were started: after a failed one, the others may
-        # not be recorded.
+        # A replay runs the items one by one, as they were started: after a failed item, the others
+        # may not be recorded.
         self.concurrency = min(
             concurrency if self.session.replaying is None else 1, len(self.items)
         )
-        declared = to_step(fn)
-        self.steps: Sequence[Step[Any, Any]] = [declared] * len(self.items)
-        if key is not None:
-            keys = [to_key(key(item)) for item in self.items]
-            if len(set(keys)) < len(keys):
-                repeated = {each for each in keys if keys.count(each) > 1}
-                raise ValueError(
-                    f"each item must have its own key, got {len(repeated)} keys for several items"
-                )
-            self.steps = [declared.using(key=each) for each in keys]
         inside = current_frame()
         if inside is not None and inside.session is not self.session:
             inside = None
-        self._outer: Branch = self.session.branch if inside is None else inside.branch
+        declared = copy.copy(to_step(fn))
+        declared.mapped = self.session.steps.is_in_order("" if inside is None else inside.path)
+        self.steps: Sequence[Step[Any, Any]] = (
+            [declared] * len(self.items) if key is None else _add_keys(declared, key, self.items)
+        )
+        self._outer: Branch = self.session.suspension.branch if inside is None else inside.branch
         self._frames = [
             Frame(
                 task,  # type: ignore[arg-type]  # a Task or an AsyncTask
@@ -64,6 +60,7 @@ class MapRun:
                 Branch(self._outer),
                 "" if inside is None else inside.path,
                 None if inside is None else inside.run,
+                requests=None if inside is None else inside.requests,
             )
             for _ in self.items
         ]
@@ -74,7 +71,7 @@ class MapRun:
         self.stopped = False
 
     def take_item(self) -> int | None:
-        """Take the next item; None if there is none, or one has failed."""
+        """Take the next item; None if no item is left, or an item has failed."""
         with self._lock:
             if self._next == len(self.items) or self.stopped:
                 return None
@@ -87,7 +84,7 @@ class MapRun:
         return self._frames[number]
 
     def record_error(self, number: int, error: BaseException) -> None:
-        """Record the error of an item, and stop unless it only waits."""
+        """Record the error of an item. Stop the map, unless the item only waits."""
         self.errors[number] = error
         if not isinstance(error, Suspended):
             self.stopped = True
@@ -101,7 +98,7 @@ class MapRun:
             first, *others = failed
             if isinstance(
                 first, StepFailed
-            ):  # if it ends the run, the next one retries all of them
+            ):  # if this ends the run, the next run retries all failed items
                 paths = [
                     path
                     for error in others
@@ -110,8 +107,21 @@ class MapRun:
                 first.causes = (*first.causes, *paths)
             raise first
         if self.errors:
-            self.session.suspend(self._outer, self.session.stop_reason)
+            self.session.suspension.suspend(self._outer, self.session.suspension.stop_reason)
         return self.results
+
+
+def _add_keys(
+    declared: Step[Any, Any], key: Callable[[Any], object], items: Sequence[Any]
+) -> list[Step[Any, Any]]:
+    """Return the step with the key of each item."""
+    keys = [to_key(key(item)) for item in items]
+    if len(set(keys)) < len(keys):
+        repeated = {each for each in keys if keys.count(each) > 1}
+        raise ValueError(
+            f"each item must have its own key, got {len(repeated)} keys that items share"
+        )
+    return [declared.using(key=each) for each in keys]
 
 
 def map_in_threads(run: MapRun, do: Callable[[int], Any]) -> list[Any]:
@@ -187,11 +197,12 @@ def bind(fn: Callable[P, R]) -> Callable[P, R]:
 
         @functools.wraps(fn)
         async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            token = frame.set(inside)
+            outer = frame.get()
             try:
+                frame.set(inside)
                 return await fn(*args, **kwargs)  # type: ignore[misc]  # it is async
             finally:
-                frame.reset(token)
+                frame.set(outer)
 
         return bound_async  # type: ignore[return-value]  # as async as fn
     context = copy_context()

@@ -1,12 +1,11 @@
-"""What the model saw: record the input of a model step, and read it back.
+"""Record what the model saw in a model step, and read it back.
 
-Messages of conversations are recorded as references, other input once per task.
+Messages of conversations are recorded as references. Other input is stored once per task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,9 @@ from ...errors import CorruptRecord, DataProblem, NotFound
 from ...log import operations as ops
 from ...log.codec import Undecodable, decode, encode
 from ...log.codec.walk import SourcedList
+from ...log.drivers import EffectGen
 from ...log.operations import Operation
 from ..control.lifecycle import require_head
-from ..run.effects import RunOperation, TaskGen
 from ..run.frames import current_frame
 from ..state import events as ev
 from ..state.load import load_task
@@ -62,14 +61,14 @@ class ModelInputRecorder:
         self._session = session
         self._reads: list[ConversationRead] = []
 
-    def start_gen(self, arguments: Iterable[object]) -> TaskGen[None]:
+    def start_gen(self, arguments: Iterable[object]) -> EffectGen[None]:
         """Start an attempt with these arguments."""
         self._reads = []
         for given in arguments:
             if isinstance(given, SourcedList):
                 self.add_read(given.source, given)
             elif isinstance(given, Conversation) and self._is_in_store(given):
-                read: ConversationRead | None = yield RunOperation(partial(_read_whole, given._key))
+                read: ConversationRead | None = yield from _read_whole(given._key)
                 if read is not None:
                     self._reads.append(read)
 
@@ -87,10 +86,10 @@ class ModelInputRecorder:
                 for part in source.to_ranges(messages)
             ]
         except DataProblem:
-            return  # one of them cannot be stored
+            return  # one of the messages cannot be stored
         if parts:
             items: set[int | bytes] = {
-                *source.versions(messages),
+                *source.find_versions(messages),
                 *(part for part in parts if isinstance(part, bytes)),
             }
             self._reads.append(
@@ -102,7 +101,7 @@ class ModelInputRecorder:
         return conversation._log is session.log and conversation._key.tenant == session.key.tenant
 
     def parts(self) -> list[ev.ModelInputPart]:
-        """Return the parts to store, without reads that others cover."""
+        """Return the parts to store, without reads that other reads cover."""
         found: list[ev.ModelInputPart] = []
         for index, read in enumerate(self._reads):
             if any(
@@ -169,9 +168,9 @@ read_listeners.append(_record_read)
 
 
 def read_model_input(key: StreamKey, path: str) -> Operation[list[Any]]:
-    """Return the messages that the model of a step saw, as they were then."""
-    yield from require_head(key)
-    state = yield from load_task(key)
+    """Return the messages that a step's model saw, as they were at the time."""
+    head = yield from require_head(key)
+    state = yield from load_task(key, end=head.version)
     step = state.steps.get(path)
     if step is None:
         raise NotFound(f"{key} has no step {path!r}")

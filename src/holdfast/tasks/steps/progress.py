@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
+from datetime import datetime
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -10,7 +12,8 @@ import msgspec
 from ...backends import clock
 from ...log import operations as ops
 from ...log.codec import decode, encode
-from ...log.operations.stream_ops import new_append_context
+from ...log.context import origin
+from ...log.events import new_append_context
 from ..run.frames import in_event_loop
 from ..state import events as ev
 from .usage import Meter, Usage
@@ -18,7 +21,10 @@ from .usage import Meter, Usage
 if TYPE_CHECKING:
     import asyncio
 
-    from ..run.session import Change, Session
+    from ...log.drivers import EffectGen
+    from ..run.session import Session
+    from ..run.writer import Change
+    from .declare import Step
     from .model_input import ModelInputRecorder
     from .run import StepCall
 
@@ -27,7 +33,7 @@ PROGRESS_SECONDS: Final = 60.0
 
 
 class PendingSave(Awaitable[None]):
-    """The result of `save`. In an async function, await it to be sure that it is stored."""
+    """The result of `save`. In an async function, await it to be sure that progress is stored."""
 
     def __init__(self, writing: Awaitable[None] | None = None) -> None:
         self._writing = writing
@@ -46,54 +52,102 @@ class StepRun:
         "_saved_at",
         "_session",
         "_since",
-        "_unsaved",
+        "abandoned",
         "attempt",
         "fingerprint",
+        "generator",
         "is_awaited",
+        "is_reported",
+        "line",
         "meter",
+        "mode",
         "model_input",
         "name",
+        "origin",
         "outer",
         "parallel",
         "path",
         "scope",
+        "unsaved",
         "worker",
     )  # fmt: skip
 
     def __init__(self, session: Session, call: StepCall) -> None:
         self._session, self._call = session, call
         self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1
-        self.fingerprint = call.fingerprint
+        self.fingerprint, self.origin = call.fingerprint, origin()
+        self.mode = call.declared.mode
+        """ "once" or "check" if it must not run twice; otherwise empty."""
         record = call.record
         cursor = None if record is None or not call.applies_to(record) else record.cursor
         self._cursor = None if cursor is None else bytes(cursor)
         self._since = clock.time()
         self._saved_at = clock.monotonic()
-        self._unsaved: ev.StepEvent | None = None
+        self.unsaved: ev.StepEvent | None = None
+        """Progress that is not written yet."""
+        self.abandoned = False
+        """Whether its last attempt ran too long, and its thread was abandoned."""
+        self.is_reported = False
+        """Whether a warning was logged that it runs longer than expected."""
         self.parallel = False
-        """Whether another step of its name is running."""
+        """Whether another step with its name was running, or another thread called it."""
         self.outer: StepRun | None = None
-        """The step it runs in. Kept: code that a step started may outlive it and use its key."""
+        """The step it runs in. Kept, because code that the step started may outlive the step."""
         self.is_awaited = False
         """Whether an async function is running."""
+        self.line: tuple[int, object] | None = None
+        """The thread and asyncio task that run the function."""
         self.worker: asyncio.Task[Any] | None = None
         """The asyncio task it runs in, in an async task."""
         self.meter: Meter | None = None
-        """Its usage, until that is written."""
+        """Its usage that is not written yet."""
         self.model_input: ModelInputRecorder | None = None
+        self.generator: EffectGen[Any] | None = None
+        """What runs it."""
+
+    def has_ended(self) -> bool:
+        """Return whether nothing runs it any more, also if it is still registered."""
+        return isinstance(self.generator, GeneratorType) and self.generator.gi_frame is None
 
     def __repr__(self) -> str:
         return f"<StepRun {self.path!r}>"
 
     @property
     def idempotency_key(self) -> str:
-        """The same across retries and resumes of this step; no other step has it."""
+        """A key that is the same across retries and resumes of this step. No other step has it."""
         return self._session.idempotency_key(self.identity())
 
     @property
-    def mode(self) -> str:
-        """ "once" or "check" if it must not be done twice, else empty."""
-        return self._call.declared.mode
+    def started_at(self) -> datetime:
+        """When it was started; in a check, when the attempt in doubt was started."""
+        record = self._call.record
+        if self._call.check_first and record is not None:
+            return clock.to_datetime(record.started_at)
+        return clock.to_datetime(self._since)
+
+    @property
+    def since(self) -> float:
+        """When it was started, in Unix seconds."""
+        return self._since
+
+    @property
+    def expect(self) -> float | None:
+        """How many seconds it is expected to run."""
+        return self._call.declared.expect
+
+    def seconds_overdue(self) -> float:
+        """Return for how long it runs beyond what is expected; negative if it does not."""
+        return -1.0 if self.expect is None else clock.time() - self._since - self.expect
+
+    def last_progress(self) -> tuple[float | None, float | None]:
+        """Return the last `done` and `total` that were saved, written or not."""
+        known = self.unsaved or self._session.state.steps.get(self.path)
+        return (None, None) if known is None else (known.done, known.total)
+
+    @property
+    def declared(self) -> Step[Any, Any]:
+        """The step as declared."""
+        return self._call.declared
 
     def identity(self) -> tuple[str, ...]:
         """Return the identities of the enclosing steps and of this one, outermost first."""
@@ -102,7 +156,7 @@ class StepRun:
 
     @property
     def cursor(self) -> Any:
-        """The cursor last given to `save`, also in an earlier run; None if there is none."""
+        """The last cursor passed to `save`, in this run or an earlier one; None without one."""
         return None if self._cursor is None else decode(self._cursor)
 
     def save(
@@ -115,14 +169,14 @@ class StepRun:
     ) -> PendingSave:
         """Save the progress of the step.
 
-        If the step has to run again, it gets the `cursor` (plain JSON values) back. This is cheap:
-        the progress is stored at most every 60 seconds, when the task's block is left, and on
-        SIGTERM; with `flush=True` immediately. In an async function, await it to be sure that it
-        is stored.
+        If the step has to run again, it gets the `cursor` (plain JSON values) back. Saving is
+        cheap: progress is stored at most every 60 seconds, when the task's block is left, and on
+        SIGTERM. With `flush=True` it is stored immediately. In an async function, await the result
+        to be sure that progress is stored.
         """
         self._session.check_writable()
         self._cursor = self._session.log.redaction.redact_json(encode(cursor))
-        self._unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
+        self.unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
         change = self.unsaved_change(after=0.0 if flush else PROGRESS_SECONDS)
         if change is None:
             return PendingSave()
@@ -170,7 +224,7 @@ class StepRun:
         return Usage() if self.meter is None else self.meter.used
 
     def end_event(self, event: ev.StepEvent) -> ev.StepEvent:
-        """Return the event with the usage and model input taken out of this run."""
+        """Move this run's usage and model input into the event, and return the event."""
         meter, self.meter = self.meter, None
         if meter is None:
             return event
@@ -188,7 +242,7 @@ class StepRun:
         return ev.STEP_USED, ev.StepEvent(self.path, attempt=self.attempt, usage=used)
 
     def event(self, **facts: Any) -> ev.StepEvent:
-        """Return an event of this step that describes its start, unless that is stored."""
+        """Return an event of this step. It also describes the start, unless that is stored."""
         session = self._session
         known = session.state.steps.get(self.path)
         if known is None or known.run != session.state.runs or known.state != "started":
@@ -207,24 +261,23 @@ class StepRun:
             mode=call.declared.mode,
             kind=options.kind,
             code=call.declared.code,
+            function=call.declared.function if call.declared.mode else "",
+            mapped=call.declared.mapped,
             model=call.model,
             attempt=self.attempt,
             since=self._since,
+            expect=call.declared.expect,
             **facts,
         )
 
     def unsaved_change(self, *, after: float) -> Change | None:
-        """Return the progress to write, if the last write is `after` seconds ago."""
-        if self._unsaved is None or clock.monotonic() - self._saved_at < after:
+        """Return the progress to write, if the last write was at least `after` seconds ago."""
+        if self.unsaved is None or clock.monotonic() - self._saved_at < after:
             return None
-        return ev.STEP_PROGRESSED, self._unsaved
+        return ev.STEP_PROGRESSED, self.unsaved
 
     def mark_saved(self, change: Change) -> None:
         """Note that this progress is written."""
         self._saved_at = clock.monotonic()
-        if self._unsaved is change[1]:  # else there is newer progress
-            self._unsaved = None
-
-    def discard_unsaved(self) -> None:
-        """Discard unsaved progress: the step has ended."""
-        self._unsaved = None
+        if self.unsaved is change[1]:  # else there is newer progress
+            self.unsaved = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ...backends import AppendResult, StreamKey
+from ...backends import StreamKey
 from ...conversations.base import ConversationBase as Conversation
 from ...conversations.messages import as_message
 from ...conversations.read import load_snapshot
@@ -19,20 +19,21 @@ from ...conversations.write import NewMessage, append_messages
 from ...errors import Conflict, IdReused
 from ...log import operations as ops
 from ...log.codec import encode_and_decode
-from ...log.events import AppendContext
+from ...log.drivers import EffectGen
+from ...log.events import AppendContext, new_append_context
 from ...log.ids import stream_key
 from ...log.operations import Operation
-from ...log.operations.stream_ops import new_append_context
 from ...log.operations.subjects import SubjectRegistrar
 from ..conversation import AsyncTaskConversation, TaskConversation
-from ..run.effects import RunOnce, RunOperation, TaskGen
 from ..state import events as ev
 from ..state.load import load_reply
 from .declare import Step, StepOptions, stream_kind
-from .run import StepCall, StepExecution
+from .run import StepCall, execute_gen
 
 if TYPE_CHECKING:
     from ..base import TaskBase
+    from ..run.frames import Frame
+    from .progress import StepRun
 
 T = TypeVar("T")
 
@@ -79,49 +80,61 @@ def _conversation(task: TaskBase, chat: object, declared: Step[Any, Any]) -> Con
     return chat
 
 
-class ReplyExecution(StepExecution):
-    """A reply that is running. Once stored, `reply` is its place and `message` its content."""
+def reply_gen(call: StepCall, run: StepRun, frame: Frame) -> EffectGen[Any]:
+    """Return the message of a reply. Run it, unless an interrupted run has appended the message."""
+    reply = ReplyMessage(call)
+    call.check_first = yield from reply.find_gen()
+    yield from execute_gen(call, run, frame, reply)
+    return reply.message
 
-    __slots__ = ("chat", "id", "message", "new", "reply")
 
-    def run_gen(self) -> TaskGen[Any]:
-        call = self.call
+class ReplyMessage:
+    """The message of a reply. Once it is stored, `place` tells where."""
+
+    __slots__ = ("_call", "_chat", "_id", "_new", "message", "place")
+
+    def __init__(self, call: StepCall) -> None:
         assert call.declared.conversation is not None
-        self.chat, self.id = call.declared.conversation, _append_id(call)
-        self.reply: ev.Reply | None = None
-        found = yield RunOperation(lambda: _find_reply(self.chat._key, self.id))
+        self._call, self._chat, self._id = call, call.declared.conversation, _append_id(call)
+        self.place: ev.Reply | None = None
+        self.message: Any = None
+
+    def find_gen(self) -> EffectGen[bool]:
+        """Find the message that an interrupted run has appended. Return False if there is none."""
+        found = yield from _find_reply(self._chat._key, self._id)
         if found is not None:
-            self.reply, self.message = found
-        call.check_first = found is not None
-        yield from super().run_gen()
-        return self.message
+            self.place, self.message = found
+        return found is not None
 
-    def _check_gen(self) -> TaskGen[list[Any] | None]:
-        """Record the result: an interrupted run has already appended the message."""
-        yield RunOnce(self._record_completed(b"", "checked"))
-        return [self.message]
-
-    def encode_result(self, value: object, declared: Any) -> tuple[bytes, Any]:
-        raw, self.message = encode_and_decode(as_message(value), Any)
-        self.message = self.session.log.redaction.redact_value(self.message)
-        self.new: NewMessage = self.chat._encode(
-            self.message, {"task": self.session.key.id, "step": self.call.path}
+    def encode(self, value: object) -> tuple[bytes, Any]:
+        """Encode the message. Any other value is an ordinary failure: ask the model again."""
+        session = self._call.session
+        raw, message = encode_and_decode(as_message(value), Any)
+        self.message = session.log.redaction.redact_value(message)
+        self._new: NewMessage = self._chat._encode(
+            self.message, {"task": session.key.id, "step": self._call.path}
         )
         return raw, self.message
 
-    def _append_reply_gen(self) -> TaskGen[None]:
-        session, context, owner = self.session, new_append_context(), self.chat._current_owner()
+    def append_gen(self) -> EffectGen[None]:
+        """Append the message, before the result is recorded."""
+        session, context, owner = (
+            self._call.session,
+            new_append_context(),
+            self._chat._current_owner(),
+        )
         if session.is_stale():
-            yield RunOperation(session.catch_up)
+            yield from session.catch_up()
         session.check_writable()
-        self.reply, other = yield RunOperation(
-            self._list_subject(lambda: _append(self.chat._key, self.new, self.id, context, owner))
+        chat = self._chat._key
+        self.place, other = yield from ops.settle(
+            self._list_subject(lambda: _append(chat, self._new, self._id, context, owner))
         )
         self.message = self.message if other is None else other
 
     def _list_subject(self, make: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
-        """Return an operation that first lists the chat under its subject, or else the task's."""
-        chat, subject = self.chat, self.session.state.subject
+        """Make an operation first list the chat under its own subject, or else the task's."""
+        chat, subject = self._chat, self._call.session.state.subject
         about = (
             SubjectRegistrar(chat._key, subject)
             if chat._subject is None and subject is not None
@@ -129,19 +142,11 @@ class ReplyExecution(StepExecution):
         )
         return make if about is None else lambda: about(make())
 
-    def _record_completed(self, raw: bytes, how: str) -> Operation[AppendResult]:
-        run = self.run
-        run.discard_unsaved()
-        return self.session.put(
-            [(ev.STEP_COMPLETED, run.end_event(run.event(how=how, reply=self.reply)))],
-            new_append_context(),
-        )
-
 
 def _append_id(call: StepCall) -> str:
     """Return the id of the append, which is the same in every run."""
     session = call.session
-    key = session.idempotency_key((*session.step_identity(call.scope), *call.identity()))
+    key = session.idempotency_key((*session.steps.find_identity(call.scope), *call.identity()))
     before = None if call.record is None else call.record.reply
     if before is None:
         return f"reply/{key}"
@@ -163,7 +168,7 @@ def _find_reply(key: StreamKey, id: str) -> Operation[tuple[ev.Reply, Any] | Non
 def _append(
     key: StreamKey, new: NewMessage, id: str, context: AppendContext, owner: str | None
 ) -> Operation[tuple[ev.Reply, Any]]:
-    """Append a message. Return its place, and the content if another run has appended it before."""
+    """Append a message. Return its place, and the content if another run already appended it."""
     try:
         answer, known = yield from append_messages(
             key, [new], context, snapshot=None, id=id, owner=owner

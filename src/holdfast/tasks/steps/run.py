@@ -1,22 +1,24 @@
-"""Run a step: return the recorded result, resolve a doubt, or run the function and record it."""
+"""Run a step: return its recorded result, or run its function and record the result.
+
+The phases of a step, each a function: match the call to a recorded step (`StepCall`), use the
+record (`use_record_gen`), resolve a doubt (`doubt`), start it (`start_gen`), attempt it until it
+succeeds or fails (`attempt_gen`, `failures`), and record the result (`record_completed`).
+"""
 
 from __future__ import annotations
 
-import inspect
-import random
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import msgspec
 
 from ...backends import AppendResult
 from ...errors import (
-    BudgetExceeded,
     ChildFailed,
     DataProblem,
     LeaseLost,
-    NotDone,
     NotSerializable,
     ReplayMismatch,
     SchemaMismatch,
@@ -24,31 +26,37 @@ from ...errors import (
     StepInDoubt,
     TaskEnded,
 )
-from ...log.codec import Undecodable, decode_as, encode_and_decode, encode_as
-from ...log.codec.walk import NEVER_STORED
-from ...log.events import INLINE_BYTES
+from ...log import telemetry
+from ...log.codec import MAX_DEPTH, Undecodable, decode_as, encode_and_decode, encode_as
+from ...log.codec.walk import NEVER_STORED, tuples_to_lists
+from ...log.drivers import EffectGen
+from ...log.events import INLINE_BYTES, new_append_context
+from ...log.ids import check_id
+from ...log.log import Log
 from ...log.operations import Operation
-from ...log.operations.stream_ops import new_append_context
-from ..run.effects import CallFunction, RunOnce, RunOperation, Sleep, TaskGen, WaitForSteps
-from ..run.frames import Branch, Frame
-from ..run.session import Change, Session
+from ..run.frames import Branch, CallFunction, Frame, current_frame
+from ..run.reports import StepReused
+from ..run.session import Session, WaitForSteps
+from ..run.timed_calls import is_abandoned
 from ..state import events as ev
 from ..state.fold import StepRecord, plan_item_name
 from ..state.load import load_result
 from ..state.view import Drift, PlanItem
-from .declare import KEY_PARAMETER, Step, is_async, to_key
-from .fingerprints import fingerprint
-from .paths import parse_path
+from .declare import KEY_PARAMETER, Step, to_key
+from .doubt import NOT_DONE, Found, RecordChanged, await_gen, call_check_gen, wait_for_check_gen
+from .failures import check_budget, fail_gen, retry_gen
+from .identity import find_in_scope, fingerprint, fingerprint_by_field, parse_path
 from .progress import StepRun
+from .renames import GuardedStep, find_renamed, is_function_gone
 from .usage import Meter
 
 if TYPE_CHECKING:
-    from ..task import AsyncTask, Task
+    from ..base import TaskBase
+    from .reply import ReplyMessage
 
 TASK_ERRORS: Final = (LeaseLost, StepInDoubt, ReplayMismatch, TaskEnded)
 """Errors about the task, not about the step they are raised in."""
 
-MAX_MESSAGE_CHARACTERS: Final = 4000
 _numbers = count()
 
 
@@ -62,7 +70,6 @@ class StepCall:
         "declared",
         "fingerprint",
         "injects_key",
-        "item",
         "key",
         "kwargs",
         "model",
@@ -86,8 +93,7 @@ class StepCall:
         args: Any,
         kwargs: Mapping[str, Any],
     ) -> None:
-        self.session, self.declared, self.scope, self.item = session, declared, scope, item
-        self.name = item if type(item) is str else plan_item_name(item)
+        self.session, self.declared, self.scope = session, declared, scope
         self.args, self.kwargs = (*declared.instance, *args) if declared.instance else args, kwargs
         arguments = declared.bind_arguments(self.args, kwargs)
         self.injects_key = declared.takes_key and KEY_PARAMETER not in arguments
@@ -103,8 +109,8 @@ class StepCall:
         if self.key is None and declared.options.key is not None:
             self.key = to_key(declared.options.key(*self.args, **self.kwargs))
         self.check_first = False  # it is in doubt: its check is called before it runs
-        self.returns = declared.returns  # resolved before the work, so that it fails early
-        self._match()
+        self.returns = declared.returns  # resolved before any work, to fail early
+        self._match(item, arguments)
 
     def identity(self) -> tuple[str, ...]:
         """Return what distinguishes this step from all others in its scope, in every run."""
@@ -115,23 +121,20 @@ class StepCall:
         origin = self.record.origin if self.record is not None else self.fingerprint
         return (self.name, "arguments", origin, str(self.nth))
 
-    def _match(self) -> None:
-        session = self.session
+    def _match(self, item: PlanItem, arguments: Mapping[str, Any]) -> None:
+        session, declared = self.session, self.declared
         with session.lock:
             matching = session.matching
-            self.by_identity = True
-            if self.key is not None:
-                self.path = matching.match_key(self.scope, self.name, self.key)
-            elif (
-                session.state.plan_paths
-                and not self.scope
-                and (item := matching.match_item(self.name, self.item)) is not None
-            ):
-                self.path = item
-            else:
-                self.path = matching.match_args(self.scope, self.name, self.fingerprint)
-                self.by_identity = False
-            if self.path in session.running:
+            self.path, self.name, self.fingerprint, self.by_identity = matching.match_step(
+                self.scope,
+                item if type(item) is str else plan_item_name(item),
+                item,
+                self.key,
+                self.fingerprint,
+                declared.renamed_from,
+                lambda: fingerprint_by_field(session.salt, declared.bound_values, arguments),
+            )
+            if self.path in session.steps.running:
                 matching.release(self.scope, self.name, self.fingerprint, self.path)
                 raise RuntimeError(
                     f"step {self.path!r} is already running; calls with the same key are one step:"
@@ -144,8 +147,63 @@ class StepCall:
                 self.version, self.nth = self.record.version, self.record.nth
                 self.same_args = self.record.args == self.fingerprint
 
+    def check_not_renamed(self) -> None:
+        """Raise if this step, which has no record, may be a recorded step under another name."""
+        session, declared = self.session, self.declared
+        matching = session.matching
+        if not matching.guarded or self.path in session.state.plan_paths:
+            return
+        with session.lock:
+            top = matching.find_new_ancestor(self.path)
+            around = session.steps.running.get(top)
+            if around is None:
+                ordered = declared.mapped or session.steps.is_in_order(self.scope)
+            else:
+                declared = around.declared
+                ordered = not around.scope and (declared.mapped or not around.parallel)
+            if declared.renamed_from is not None or self.declared.renamed_from is not None:
+                return
+            found = find_renamed(
+                GuardedStep(
+                    self.path,
+                    self.name,
+                    self.key,
+                    self.fingerprint,
+                    self.declared.function,
+                    ordered,
+                ),
+                matching.find_unrequested(top),
+                consulted=matching.consulted,
+                is_gone=is_function_gone,
+            )
+        if found is not None:
+            self._raise_renamed(found, top)
+
+    def _raise_renamed(self, found: GuardedStep, top: str) -> NoReturn:
+        scope, new_name, _, _ = parse_path(top)
+        before = find_in_scope(found.path, scope) or found.path
+        old_name = parse_path(before).name
+        if (before == found.path) != (top == self.path):
+            hint = "call it inside the same steps as before"
+        elif new_name == old_name:
+            hint = "call it with the key that it had before, or without a key if it had none"
+        else:
+            hint = (
+                f"if {top!r} is {before!r}, declare renamed_from={old_name!r} for it"
+                " (in @holdfast.step, or step.using)"
+            )
+        raise ReplayMismatch(
+            str(self.session.key),
+            step=self.path,
+            what="another name",
+            hint=f"{hint}; if it is a different step, declare renamed_from=()",
+            recorded=found.path,
+        )
+
     def release(self) -> None:
-        """Let the next call with these arguments be this step again: this one had no outcome."""
+        """Let the next call with these arguments match this step: this call had no outcome."""
+        if self.session.block.has_abandoned and is_abandoned():
+            return  # another attempt may have matched it by now
         with self.session.lock:
             self.session.matching.release(self.scope, self.name, self.fingerprint, self.path)
         self.session.reset_used_scope(self.path)
@@ -153,22 +211,30 @@ class StepCall:
     def applies_to(self, record: StepRecord) -> bool:
         """Whether the progress or failure of a recorded step concerns this call.
 
-        With other arguments it does not.
+        It does not if the arguments differ.
         """
         return self.by_identity or record.args == self.fingerprint
 
     def record_drift(self, what: str, recorded: str, now: str) -> None:
         """Report that the step has changed since it was recorded."""
-        self.session.drift.append(Drift(self.path, what, recorded, now))  # type: ignore[arg-type]
+        self.session.matching.drift.append(Drift(self.path, what, recorded, now))  # type: ignore[arg-type]
+
+    def record_argument_drift(self, record: StepRecord) -> None:
+        """Report that a finished step is called with other arguments."""
+        if record.model is not None and self.model is not None and record.model != self.model:
+            self.record_drift("model", record.model, self.model)
+        else:
+            self.record_drift("arguments", record.args, self.fingerprint)
 
     def raise_mismatch(self) -> NoReturn:
-        """Raise that the step was recorded with other arguments."""
+        """Raise `ReplayMismatch`, because the step was recorded with other arguments."""
         raise ReplayMismatch(
             str(self.session.key),
             step=self.path,
             what="other arguments",
-            hint="was a prompt or an argument edited since? Restore it, give each call its own"
-            " key=, pass a conversation itself instead of its messages, or set"
+            hint="if a prompt or an argument was edited, restore it, or give each call its own"
+            " key=; if an argument is text built from a conversation or a resume context, pass"
+            " that object itself; or set"
             " @holdfast.step(drift='keep') or drift='rerun'",
         )
 
@@ -181,6 +247,7 @@ class StepCall:
             type=record.error or "",
             message=record.message,
             causes=tuple(record.causes),
+            final=record.final,
         )
         if isinstance(error, ChildFailed):
             error.child = parse_path(self.path).key or ""
@@ -191,78 +258,215 @@ class StepCall:
         return StepInDoubt(str(self.session.key), step=self.path, why=why)
 
 
-class _StepCompletedElsewhere(Exception):
-    """Another thread or an operator has completed this step in the meantime."""
+class UnstorableResult(Exception):
+    """The function has run, but its result cannot be stored. `problem` tells why."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+# -- requesting a step -----------------------------------------------------------------------------
+
+
+def request_step_gen(
+    task: TaskBase, name: object, declared: Step[Any, Any], args: Any, kwargs: Mapping[str, Any]
+) -> EffectGen[Any]:
+    """Return the result of a step with this name; see `call_step_gen`."""
+    if type(name) is str:
+        _check_name(name)
+    elif isinstance(name, str) or ev.is_plan_item(name):
+        _check_name(plan_item_name(name))  # type: ignore[arg-type]  # it is an item
+    else:
+        raise TypeError(
+            f"a step's name must be text or an item of the plan, got {type(name).__name__}"
+        )
+    return call_step_gen(task, declared, current_frame(), name, args, kwargs)  # type: ignore[arg-type]  # the same
+
+
+@lru_cache(1024)
+def _check_name(name: str) -> None:
+    check_id(name, "a step's name")
+
+
+def call_step_gen(
+    task: TaskBase,
+    declared: Step[Any, Any],
+    inside: Frame | None,
+    item: PlanItem,
+    args: Any,
+    kwargs: Mapping[str, Any],
+) -> EffectGen[Any]:
+    """Return the result of a step that code in the frame `inside` calls."""
+    session = task._session or task._require_session()
+    scope, branch, requests = "", session.suspension.branch, None
+    if inside is not None:
+        if inside.in_check and not declared.mode:
+            return task._evaluate_gen(declared.fn, (*declared.instance, *args), kwargs)
+        if inside.session is session:
+            scope, branch, requests = inside.path, inside.branch, inside.requests
+    if declared.is_async and not task._asynchronous:
+        raise TypeError(
+            f"step {declared.name!r} is async and this task is not; "
+            "open it with `async with store.aio.task(…)`"
+        )
+    return run_step_gen(session, task, branch, declared, scope, item, args, kwargs, requests)
 
 
 def run_step_gen(
     session: Session,
-    task: Task | AsyncTask,
+    task: TaskBase,
     branch: Branch,
     declared: Step[Any, Any],
     scope: str,
     item: PlanItem,
     args: Any,
     kwargs: Mapping[str, Any],
-) -> TaskGen[Any]:
-    """Return the result of a step: the recorded one, or that of running it."""
+    requests: dict[str, None] | None = None,
+) -> EffectGen[Any]:
+    """Return the result of a step: the recorded one if there is one, otherwise run the step.
+
+    If `requests` is given, the step's path is added to it.
+    """
     session.check_active()
+    caught_up, waited = False, 0
     while True:
         if session.is_stale():
-            yield RunOperation(session.catch_up)
+            yield from session.catch_up()
         call = StepCall(session, declared, scope, item, args, kwargs)
+        if requests is not None:
+            requests[call.path] = None
         try:
             if session.replaying is not None:
                 return (yield from session.replaying.step_gen(call))
-            if call.record is not None and not _needs_run(call, call.record):
-                return (yield from recorded_result_gen(call, call.record))
+            if call.record is not None:
+                found = yield from use_record_gen(call, call.record, caught_up)
+                if call.check_first and call.version != waited:
+                    yield from wait_for_check_gen(call, task, branch)
+                if found is not None:
+                    return found.value
             if session.was_ended:
                 session.check_writable()
-            execution = StepExecution if declared.conversation is None else _reply_execution()
-            return (yield from execution(call, task, branch).run_gen())
-        except _StepCompletedElsewhere:
+            return (yield from _prepare_run(call, task, branch))
+        except RecordChanged as changed:
+            caught_up, waited = caught_up or changed.caught_up, changed.waited or waited
             call.release()
-            continue
         except BaseException:
             call.release()
             raise
 
 
-def _reply_execution() -> type[StepExecution]:
-    from .reply import ReplyExecution  # imported late: most applications start without a model
-
-    return ReplyExecution
-
-
-def _needs_run(call: StepCall, record: StepRecord) -> bool:
-    """Return whether a recorded step has to run; raise its error if it failed or is in doubt."""
-    if record.state == "completed":
-        return not call.same_args and _apply_drift(call, record)
-    if record.in_doubt(None):  # started in any run: it is not running now
-        call.session.check_writable()
-        if record.args != call.fingerprint:
-            call.raise_mismatch()
-        if call.declared.options.check is None:
-            raise call.in_doubt("was started, and its outcome is not recorded")
-        call.check_first = True
-    elif record.state == "failed" and call.applies_to(record):
-        raise call.failure(record)
-    return True
-
-
-def _apply_drift(call: StepCall, record: StepRecord) -> bool:
-    """Report that a finished step is called with other arguments; return whether to rerun it."""
-    policy = call.declared.options.drift
-    if policy == "refuse" and not call.by_identity:
-        call.raise_mismatch()
-    if record.model is not None and call.model is not None and record.model != call.model:
-        call.record_drift("model", record.model, call.model)
+def _prepare_run(call: StepCall, task: TaskBase, branch: Branch) -> EffectGen[Any]:
+    """Return the generator that runs a step."""
+    if call.record is None and call.declared.mode:
+        call.check_not_renamed()
+    run = StepRun(call.session, call)
+    frame = Frame(task, call.session, branch, call.path, run)  # type: ignore[arg-type]  # a Task or an AsyncTask
+    if call.declared.conversation is None:
+        run.generator = execute_gen(call, run, frame)
     else:
-        call.record_drift("arguments", record.args, call.fingerprint)
-    return policy == "rerun"
+        from .reply import reply_gen  # imported late: many applications don't need it
+
+        run.generator = reply_gen(call, run, frame)
+    return run.generator
 
 
-def recorded_result_gen(call: StepCall, record: StepRecord) -> TaskGen[Any]:
+# -- recorded steps --------------------------------------------------------------------------------
+
+
+def use_record_gen(call: StepCall, record: StepRecord, caught_up: bool) -> EffectGen[Found | None]:
+    """Return the recorded result of a step; None if the step has to run.
+
+    Raise its error if it failed or is in doubt. From now on, the result can't be overridden.
+    """
+    session, options = call.session, call.declared.options
+    doubt = record.in_doubt(None)
+    if doubt and not caught_up and not session.was_ended:  # an operator may have resolved it since
+        yield from session.catch_up()
+        raise RecordChanged(caught_up=True)
+    how = decide_recorded(
+        record,
+        same_args=call.same_args,
+        by_identity=call.by_identity,
+        drift=options.drift,
+        has_check=options.check is not None,
+    )
+    if doubt:
+        session.check_writable()
+    if how == "mismatch":
+        call.raise_mismatch()
+    if _is_over(record) and not call.same_args:
+        call.record_argument_drift(record)
+    if how == "failed":
+        raise call.failure(record)
+    if how == "in doubt":
+        raise call.in_doubt("was started, and its outcome is not recorded")
+    call.check_first = how == "check"
+    if how != "use":
+        return None
+    if telemetry.listeners:
+        _report_reuse(session, record)
+    result = yield from recorded_result_gen(call, record)
+    resolution = record.resolution
+    if resolution is not None and not resolution.used and not session.was_ended:
+
+        def check_unchanged() -> None:
+            if session.state.steps[call.path].resolution is not resolution:
+                raise RecordChanged
+
+        accepted = (ev.STEP_ACCEPTED, ev.StepEvent(call.path))
+        yield from session.put([accepted], new_append_context(), unless=check_unchanged)
+    return Found(result)
+
+
+def _report_reuse(session: Session, record: StepRecord) -> None:
+    if not session.was_ended:  # else nothing runs, and nothing would have been repeated
+        telemetry.emit(StepReused(session.state, session.incarnation, record))
+
+
+def decide_recorded(
+    record: StepRecord, *, same_args: bool, by_identity: bool, drift: str, has_check: bool
+) -> Literal["use", "run", "check", "failed", "mismatch", "in doubt"]:
+    """Return what a call of a recorded step leads to.
+
+    `same_args`: the call has the recorded arguments. `by_identity`: it was matched by a key or as
+    an item of the plan, so its arguments may differ.
+
+    | the record          | arguments               | outcome                           |
+    |---------------------|-------------------------|-----------------------------------|
+    | completed           | same                    | use                               |
+    | completed or final  | others, drift="refuse"  | mismatch, unless by identity      |
+    | completed or final  | others, drift="rerun"   | run                               |
+    | completed           | others, otherwise       | use                               |
+    | failed, final       | otherwise               | failed                            |
+    | in doubt            | others                  | mismatch                          |
+    | in doubt            | same                    | check, or in doubt without one    |
+    | failed              | same, or by identity    | failed                            |
+    | failed              | others                  | run                               |
+    | started, retrying   | any                     | run                               |
+    """
+    if _is_over(record):
+        if not same_args:
+            if drift == "refuse" and not by_identity:
+                return "mismatch"
+            if drift == "rerun":
+                return "run"
+        return "failed" if record.final else "use"
+    if record.in_doubt(None):  # started in any run: it is not running now
+        if not same_args:
+            return "mismatch"
+        return "check" if has_check else "in doubt"
+    if record.state == "failed" and (same_args or by_identity):
+        return "failed"
+    return "run"
+
+
+def _is_over(record: StepRecord) -> bool:
+    """Whether the step has ended permanently: it completed, or its failure is final."""
+    return record.state == "completed" or record.final
+
+
+def recorded_result_gen(call: StepCall, record: StepRecord) -> EffectGen[Any]:
     """Return the recorded result of a step, and report drift of its code or model."""
     declared = call.declared
     python, _, digest = declared.code.partition(":")
@@ -274,7 +478,7 @@ def recorded_result_gen(call: StepCall, record: StepRecord) -> TaskGen[Any]:
         call.record_drift("model", record.model, call.model)
     raw = bytes(record.result or b"null")
     if record.blob is not None or record.reply is not None:
-        raw = yield RunOperation(lambda: load_result(call.session.state, record))
+        raw = yield from load_result(call.session.state, record)
     try:
         return decode_as(raw, call.returns)
     except Undecodable as error:
@@ -283,321 +487,193 @@ def recorded_result_gen(call: StepCall, record: StepRecord) -> TaskGen[Any]:
         ) from None
 
 
-class StepExecution:
-    """A step that is running."""
+# -- running a step --------------------------------------------------------------------------------
 
-    __slots__ = ("call", "frame", "options", "run", "session", "task")
 
-    def __init__(self, call: StepCall, task: Task | AsyncTask, branch: Branch) -> None:
-        self.call, self.session, self.options = call, call.session, call.declared.options
-        self.run = StepRun(call.session, call)
-        self.task, self.frame = task, Frame(task, call.session, branch, call.path, self.run)
+def execute_gen(
+    call: StepCall, run: StepRun, frame: Frame, reply: ReplyMessage | None = None
+) -> EffectGen[Any]:
+    """Run a step, record its outcome, and return its result."""
+    session, declared = call.session, call.declared
+    if declared.is_model and not call.check_first:
+        check_budget(call, run)
+    try:
+        if not session.steps.begin(run, call):
+            raise RecordChanged
+        if call.check_first:
+            if reply is not None:  # an interrupted run has already appended the message
+                yield from record_completed(call, run, b"", "checked", reply)
+                return reply.message
+            if (found := (yield from call_check_gen(call, run, frame))) is not None:
+                return found.value
+            if declared.is_model:
+                check_budget(call, run)
+        if declared.eager:
+            yield from start_gen(call, run)
+        run.is_awaited = declared.is_async
+        outcome = yield from attempt_gen(call, run, frame, reply)
+        if isinstance(outcome, Found):
+            return outcome.value
+        raw, result = outcome
+        if reply is not None:
+            yield from reply.append_gen()
+        yield from record_completed(call, run, raw, "ran", reply)
+        return result
+    finally:
+        session.steps.end(run)
+        # If it was interrupted, these are written when the block is left.
+        if run.unsaved is not None:
+            session.put_later(run.path + "\0progress", (ev.STEP_PROGRESSED, run.unsaved))
+        if run.meter is not None and (used := run.take_usage_event()) is not None:
+            session.put_later(f"{run.path}\0used{next(_numbers)}", used)  # there may be several
 
-    def run_gen(self) -> TaskGen[Any]:
-        """Run the step, record its outcome, and return its result."""
-        session, call, run = self.session, self.call, self.run
-        if call.declared.is_model and not call.check_first:
-            self._check_budget()
-        if not session.begin_step(run, call):
-            raise _StepCompletedElsewhere
-        try:
-            if call.check_first:
-                if (found := (yield from self._check_gen())) is not None:
-                    return found[0]
-                if call.declared.is_model:
-                    self._check_budget()
-            if call.declared.eager:
-                if self.options.kind == "child":
-                    self._check_budget()
-                started: Change = (ev.STEP_STARTED, run.start_event())
-                yield RunOperation(
-                    lambda: session.put(
-                        [started], new_append_context(), unless=self._check_not_resolved
-                    )
-                )
-            run.is_awaited = call.declared.is_async
-            while True:
-                if call.declared.is_model:
-                    yield from self._start_attempt_gen()
-                kwargs = call.kwargs
-                if call.injects_key:
-                    kwargs = {**kwargs, KEY_PARAMETER: run.idempotency_key}
-                try:
-                    if call.declared.streams:
-                        raw, result = yield from self._stream_gen(
-                            call.declared.fn(*call.args, **kwargs)
-                        )
-                        break
-                    value = yield CallFunction(
-                        call.declared.fn,
-                        call.args,
-                        kwargs,
-                        self.frame,
-                        run.is_awaited,
-                        self.options.timeout,
-                    )
-                    if hasattr(value, "__await__"):  # a lambda that calls an async function, say
-                        run.is_awaited = True
-                        value = yield from await_gen(session, value, self.frame)
-                    if session.suspending:
-                        session.check_interrupted(call.path, self.frame.branch)
-                    if run.meter is not None and call.declared.is_model:
-                        run.meter.count_result(value)
-                    raw, result = self.encode_result(value, call.returns)
-                    break
-                except TASK_ERRORS:
-                    raise
-                except Exception as error:
-                    if session.suspending:
-                        session.check_interrupted(call.path, self.frame.branch)
-                    found = yield from self._retry_gen(error)
-                    if found is not None:
-                        return found[0]
-            if call.declared.conversation is not None:
-                yield from self._append_reply_gen()
-            yield RunOnce(self._record_completed(raw, "ran"))
-            return result
-        finally:
-            session.end_step(run)
-            # If it was interrupted, these are written when the block is left.
-            if (unsaved := run.unsaved_change(after=0.0)) is not None:
-                session.put_later(run.path + "\0progress", unsaved)
-            if run.meter is not None and (used := run.take_usage_event()) is not None:
-                session.put_later(f"{run.path}\0used{next(_numbers)}", used)  # there may be several
 
-    def _check_budget(self) -> None:
-        """Raise `BudgetExceeded` if the task's budget is used up."""
-        if (exceeded := self._exceeded()) is not None:
-            raise exceeded
+def start_gen(call: StepCall, run: StepRun) -> EffectGen[None]:
+    """Record the start of a step that must not run unnoticed."""
+    session, declared = call.session, call.declared
+    if declared.options.kind == "child":
+        check_budget(call, run)
 
-    def _exceeded(self) -> BudgetExceeded | None:
-        state = self.session.state
-        if state.budget is None:
-            return None
-        return state.budget.exceeded(
-            str(state.key),
-            state.usage + self.session.unwritten_usage() + self.run.unwritten_usage(),
-        )
-
-    def _start_attempt_gen(self) -> TaskGen[None]:
-        """Start an attempt of a model step: record its input and count its usage."""
-        run = self.run
-        if run.meter is None:
-            run.meter = Meter(self.options.price, is_model=True)
-        else:
-            run.meter.start_attempt()
-        if run.model_input is None:
-            from .model_input import ModelInputRecorder  # imported late, like replies
-
-            run.model_input = ModelInputRecorder(self.session)
-        yield from run.model_input.start_gen((*self.call.args, *self.call.kwargs.values()))
-
-    def _stream_gen(self, source: Any) -> TaskGen[tuple[bytes, Any]]:
-        """Return the result of a generator function: the list of its chunks."""
-        from .streaming import stream_chunks_gen
-
-        raw, chunks, last = yield from stream_chunks_gen(self, source)
-        if self.run.meter is not None and self.call.declared.is_model:
-            self.run.meter.count_result(last)
-        return raw, chunks
-
-    def _append_reply_gen(self) -> TaskGen[None]:
-        """Append a reply to its conversation, before the result is recorded. A hook for replies."""
-        yield from ()
-
-    def _check_not_resolved(self) -> None:
+    def check_not_resolved() -> None:
         """Raise if an operator resolved the step as done while its check ran."""
-        known = self.session.state.steps.get(self.call.path)
-        if known is not None and known.state == "completed" and known.version != self.call.version:
-            raise _StepCompletedElsewhere
+        known = session.state.steps.get(call.path)
+        if known is not None and known.state == "completed" and known.version != call.version:
+            raise RecordChanged
 
-    def _retry_gen(self, error: Exception) -> TaskGen[list[Any] | None]:
-        """Prepare another attempt, or record the failure and raise it.
+    facts = _describe_guarded(call, run) if declared.mode else {}
+    started = (ev.STEP_STARTED, run.start_event(**facts))
+    yield from session.put([started], new_append_context(), unless=check_not_resolved)
 
-        Returns a list with the result if the check finds that the step was done after all.
-        """
-        call, run = self.call, self.run
-        if isinstance(error, BudgetExceeded) and error.task is not None:  # about the task
-            raise error
-        # Inner steps that still run must not overlap with the next attempt or with the caller.
-        yield WaitForSteps(self.session, call.path)
-        if not self._can_retry(error):
-            yield from self._fail_gen(error)
-        causes = self._causes(error)
-        failed = run.event(
-            error=type(error).__name__,
-            message=self._redact_message(error),
-            causes=causes,
-            again=True,
-        )
-        if causes:  # inner steps that are retried too: other processes must know
-            yield RunOperation(
-                lambda: self.session.put([(ev.STEP_FAILED, failed)], new_append_context())
-            )
-        else:
-            self.session.put_later(call.path, (ev.STEP_FAILED, failed))
-        yield Sleep(retry_delay(run.attempt))
-        run.attempt += 1
-        self.session.reset_scope(call.path)
-        found = None
-        if self.options.check is not None and not isinstance(error, NotDone):
-            found = yield from self._check_gen()
-        run.is_awaited = call.declared.is_async
-        return found
 
-    def encode_result(self, value: object, declared: Any) -> tuple[bytes, Any]:
-        """Return a result encoded, and as it is read back: all runs must see the same value."""
-        log = self.session.log
+def _describe_guarded(call: StepCall, run: StepRun) -> dict[str, Any]:
+    """Return what an operator has to know of a step if it is ever in doubt."""
+    from .arguments import encode_arguments  # imported late, like replies
+
+    declared = call.declared
+    facts: dict[str, Any] = {
+        "schema": declared.result_schema,
+        "idempotency_key": run.idempotency_key,
+        "check": NOT_DONE if call.check_first else "",
+    }
+    if declared.options.store_arguments:
+        raw, cut = encode_arguments(declared, call.args, call.kwargs, call.session.log.redaction)
+        facts |= {"arguments": msgspec.Raw(raw), "cut": cut}
+    return facts
+
+
+def attempt_gen(
+    call: StepCall, run: StepRun, frame: Frame, reply: ReplyMessage | None = None
+) -> EffectGen[tuple[bytes, Any] | Found]:
+    """Call the function until an attempt succeeds. Raise if the step fails.
+
+    Return the result, encoded and as it will be read back; or `Found`, if the check finds that a
+    failed attempt was done after all.
+    """
+    session, declared = call.session, call.declared
+    while True:
+        if declared.is_model:
+            yield from _start_attempt_gen(call, run)
+        kwargs = call.kwargs
+        if call.injects_key:
+            kwargs = {**kwargs, KEY_PARAMETER: run.idempotency_key}
         try:
-            if log.redactor is None:
-                return encode_and_decode(value, declared)
-            raw = log.redaction.redact_json(encode_as(value, declared), declared)
-            return raw, decode_as(raw, declared)
-        except NotSerializable as error:
-            if declared is not Any or NEVER_STORED in error.problem:
-                raise
-            advice = "annotate the function's result (-> Receipt), or return plain values"
-            raise NotSerializable(error.path, f"{error.problem}; {advice}") from None
+            if declared.streams:
+                from .streaming import stream_chunks_gen  # imported late, like replies
 
-    def _check_gen(self) -> TaskGen[list[Any] | None]:
-        """Call the check. Return None if the step was not done, or else record the result."""
-        call, check = self.call, self.options.check
-        assert check is not None
-        awaits = self.run.is_awaited = is_async(check)
-        frame = Frame(
-            self.task, self.session, self.frame.branch, call.path, self.run, in_check=True
-        )
-        try:
-            found = yield CallFunction(check, call.args, call.kwargs, frame, awaits)
-            if hasattr(found, "__await__"):
-                found = yield from await_gen(self.session, found, frame)
+                return (yield from stream_chunks_gen(call, run, frame, kwargs))
+            value = yield from _call_function_gen(call, run, frame, kwargs)
+            if session.suspension.is_pending:
+                session.suspension.check_interrupted(call.path, frame.branch)
+            if run.meter is not None and declared.is_model:
+                run.meter.count_result(value)
+            if reply is not None:
+                return reply.encode(value)
+            return encode_returned(session.log, value, call.returns)
         except TASK_ERRORS:
             raise
+        except UnstorableResult as error:  # the next attempt would only repeat the effect
+            yield WaitForSteps(session, call.path)
+            yield from fail_gen(call, run, error.problem, unstorable=True)
         except Exception as error:
-            raise call.in_doubt(
-                f"is in doubt, and its check failed with {type(error).__name__}"
-            ) from error
-        if found is None:
-            return None
-        returns = call.returns
-        nothing = returns in (None, type(None))
-        if type(found) is bool and returns is not bool and not (found and nothing):
-            # `return to in sent` is a common mistake; as a result, its False would mean "done".
-            raise call.in_doubt(
-                f"is in doubt, and its check returned {found}; it must return the step's result,"
-                " or None if the step was not done"
-            )
-        try:
-            stored = self.encode_result(None if nothing else found, returns)
-        except DataProblem as error:
-            raise call.in_doubt(
-                f"is in doubt, and its check's result can't be stored ({error})"
-            ) from None
-        raw, result = stored
-        yield RunOnce(self._record_completed(raw, "checked"))
-        return [result]
+            if session.suspension.is_pending:
+                session.suspension.check_interrupted(call.path, frame.branch)
+            found = yield from retry_gen(call, run, frame, error)
+            if found is not None:
+                return found
 
-    def _record_completed(self, raw: bytes, how: str) -> Operation[AppendResult]:
-        """Return the operation that records the result."""
-        run = self.run
-        run.discard_unsaved()
-        if len(raw) > INLINE_BYTES:
-            return self.session.put(
-                [(ev.STEP_COMPLETED, run.end_event(run.event(how=how)))],
-                new_append_context(),
-                large=raw,
-            )
+
+def _call_function_gen(
+    call: StepCall, run: StepRun, frame: Frame, kwargs: Mapping[str, Any]
+) -> EffectGen[Any]:
+    """Call the step's function, for at most its timeout and what is left of the task's."""
+    session, declared = call.session, call.declared
+    timeout = declared.options.timeout
+    if session.state.timeout is not None and (run.is_awaited or timeout):
+        timeout = session.limit_timeout(timeout)
+    value = yield CallFunction(declared.fn, call.args, kwargs, frame, run.is_awaited, timeout)
+    if hasattr(value, "__await__"):  # a lambda that calls an async function, say
+        run.is_awaited = True
+        value = yield from await_gen(session, value, frame, timeout)
+    return value
+
+
+def _start_attempt_gen(call: StepCall, run: StepRun) -> EffectGen[None]:
+    """Start an attempt of a model step: record its input and count its usage."""
+    if run.meter is None:
+        run.meter = Meter(call.declared.options.price, is_model=True)
+    else:
+        run.meter.start_attempt()
+    if run.model_input is None:
+        from .model_input import ModelInputRecorder  # imported late, like replies
+
+        run.model_input = ModelInputRecorder(call.session)
+    yield from run.model_input.start_gen((*call.args, *call.kwargs.values()))
+
+
+def record_completed(
+    call: StepCall, run: StepRun, raw: bytes, how: str, reply: ReplyMessage | None = None
+) -> Operation[AppendResult]:
+    """Return the operation that records the result, which is `raw`, or the message of a reply."""
+    run.unsaved = None
+    large = None
+    if reply is not None:
+        completed = run.event(how=how, reply=reply.place)
+    elif len(raw) > INLINE_BYTES:
+        completed, large = run.event(how=how), raw
+    else:
         completed = run.event(how=how, result=msgspec.Raw(raw))
-        if run.meter is not None:
-            completed = run.end_event(completed)
-        return self.session.put([(ev.STEP_COMPLETED, completed)], new_append_context())
-
-    def _fail_gen(self, error: Exception) -> TaskGen[NoReturn]:
-        """Record that the step has failed, and raise the failure."""
-        call = self.call
-        doubt = bool(self.options.mode) and not isinstance(error, NotDone)
-        causes = self._causes(error)
-        failed = self.run.event(
-            error=type(error).__name__,
-            message=self._redact_message(error),
-            causes=causes,
-            doubt=doubt,
-        )
-        changes: list[Change] = [(ev.STEP_FAILED, self.run.end_event(failed))]
-        unsaved = self.run.unsaved_change(after=0.0)
-        if unsaved is not None:
-            changes.insert(0, unsaved)
-        yield RunOperation(lambda: self.session.put(changes, new_append_context()))
-        self.run.discard_unsaved()
-        if doubt and self.options.check is None:
-            raise call.in_doubt(
-                f"ended with {failed.error}, which does not show whether it was done"
-            ) from error
-        raise call.failure(failed) from error
-
-    def _redact_message(self, error: Exception) -> str:
-        return self.session.log.redaction.redact_error(error_text(error))
-
-    def _causes(self, error: Exception) -> list[str]:
-        """Return the inner steps whose failures caused this error."""
-        inside = self.call.path + "/"
-        return [
-            path
-            for path in find_failed_steps(error, str(self.session.key))
-            if path.startswith(inside)
-        ]
-
-    def _can_retry(self, error: Exception) -> bool:
-        if self.run.attempt >= self.options.max_attempts or (
-            self.call.declared.is_model and self._exceeded() is not None
-        ):
-            return False
-        if isinstance(error, NotDone):
-            return True
-        return self.options.mode != "once" and isinstance(error, self.options.retry_on)
+    if run.meter is not None:
+        completed = run.end_event(completed)
+    return call.session.put([(ev.STEP_COMPLETED, completed)], new_append_context(), large=large)
 
 
-def await_gen(session: Session, value: Any, frame: Frame | None) -> TaskGen[Any]:
-    """Return the value of an awaitable in an async task; raise TypeError in a synchronous one."""
-    if not session.asynchronous:
-        if inspect.iscoroutine(value):
-            value.close()
-        raise TypeError(
-            "an async function can't run in a synchronous task; open the task with"
-            " `async with store.aio.task(…)`"
-        )
-    return (yield CallFunction(lambda: value, (), {}, frame, True))
+def encode_returned(log: Log, value: object, declared: Any) -> tuple[bytes, Any]:
+    """Encode what the function returned, or one of its chunks, as `encode_result` does.
 
-
-def find_failed_steps(error: BaseException, task: str) -> list[str]:
-    """Return the steps whose failures an exception is or comes from, however it was wrapped.
-
-    With parallel steps there may be several.
+    If it can't be stored, raises `UnstorableResult`: the function has run, so this is no ordinary
+    failure.
     """
-    paths: dict[str, None] = {}
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        found = left.pop()
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        if isinstance(found, StepFailed) and found.task == task:
-            paths.update(dict.fromkeys((found.step, *found.causes)))
-        # Also causes that `from None` hides.
-        left += [found.__context__, found.__cause__, *getattr(found, "exceptions", ())]
-    return list(paths)
-
-
-def error_text(error: Exception) -> str:
-    """Return the message of an exception, shortened and valid as UTF-8."""
     try:
-        text = str(error)
-    except Exception:  # its own __str__ fails
-        return ""
-    return text[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
+        return encode_result(log, value, declared)
+    except (DataProblem, TypeError, ValueError) as error:
+        raise UnstorableResult(error) from error
 
 
-def retry_delay(attempt: int) -> float:
-    """Return the seconds until the next attempt: about 1, 2, 4, … up to 60, with jitter."""
-    return min(2.0 ** min(attempt - 1, 6) + random.random(), 60.0)  # noqa: S311  jitter, not a secret
+def encode_result(log: Log, value: object, declared: Any) -> tuple[bytes, Any]:
+    """Return a result encoded, and as it will be read back: all runs must see the same value.
+
+    Without a declared type, a tuple is stored and returned as a list.
+    """
+    try:
+        if log.redactor is None:
+            return encode_and_decode(value, declared)
+        raw = log.redaction.redact_json(encode_as(value, declared), declared)
+        return raw, decode_as(raw, declared)
+    except NotSerializable as error:
+        if declared not in (Any, object) or NEVER_STORED in error.problem:
+            raise
+        path, problem = error.path, error.problem
+    if (converted := tuples_to_lists(value, MAX_DEPTH)) is not value:
+        return encode_result(log, converted, declared)
+    advice = "annotate the function's result (-> Receipt), or return plain values"
+    raise NotSerializable(path, f"{problem}; {advice}")

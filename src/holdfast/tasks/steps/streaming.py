@@ -1,65 +1,176 @@
-"""Generator steps: chunks are passed on as they come, and recorded together at the end."""
+"""Generator steps: chunks are passed on as they come, and recorded together at the end.
+
+The generator of such a step yields `Emit` for each chunk. `stream` and `stream_async` drive it from
+one chunk to the next.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncGenerator, Generator
+import logging
+from collections.abc import AsyncGenerator, Generator, Mapping
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import TooLarge
+from ...errors import NoTask, TooLarge
 from ...log.codec import MAX_BYTES, encode
-from ..run.effects import CallFunction, Emit, TaskGen
-from ..run.frames import Frame, frame
+from ...log.drivers import Effect, EffectGen, drive, drive_async, run_to
+from ..run.frames import CallFunction, Frame, frame
+from .run import UnstorableResult, encode_returned
 
 if TYPE_CHECKING:
-    from .run import StepExecution
+    from ...log.log import Log
+    from ..run.session import Session
+    from .progress import StepRun
+    from .run import StepCall
 
 _END: Final = object()
 
+logger = logging.getLogger("holdfast")
 
-def stream_chunks_gen(running: StepExecution, source: Any) -> TaskGen[tuple[bytes, list[Any], Any]]:
-    """Emit the chunks of a generator.
 
-    Returns all chunks, encoded and as they are read back, and the original of the last one.
+class Emit(Effect):
+    """Pass a chunk of a step to its consumer. `run_to` finds it, so no driver performs it.
+
+    The step at `path` is paused until the consumer requests the next chunk, which may be never.
+    `closing` closes the source of the chunks, if that must be awaited.
     """
-    ask, close = _generator_calls(source, running.frame)
+
+    __slots__ = ("chunk", "closing", "generator", "is_taken", "path", "session")
+
+    def __init__(
+        self, chunk: Any, session: Session, path: str, closing: CallFunction | None
+    ) -> None:
+        self.chunk, self.session, self.path, self.closing = chunk, session, path, closing
+        self.generator: EffectGen[Any] | None = None
+        self.is_taken = False
+        """Whether the step is being ended, because its consumer may never return."""
+
+    async def close_source(self, log: Log) -> None:
+        """Close the source of a paused step's chunks, if that must be awaited."""
+        if self.closing is not None:
+            try:
+                await self.closing.perform_async(log)
+            except Exception as error:
+                self._log_close_error(error)
+
+    def close_generator(self) -> None:
+        """End a paused step that will not be resumed."""
+        try:
+            if self.generator is not None:
+                self.generator.close()
+        except Exception as error:
+            self._log_close_error(error)
+
+    def _log_close_error(self, error: Exception) -> None:
+        logger.warning(
+            "could not close step %r of %s (%s)", self.path, self.session.key, type(error).__name__
+        )
+
+    def abandoned_error(self) -> NoTask:
+        return NoTask(
+            f"step {self.path!r} was ended before its last chunk; "
+            "call task.step again inside the task's block"
+        )
+
+
+def stream(log: Log, generator: EffectGen[Any]) -> Generator[Any, None, None]:
+    """Run a task generator and yield its chunks. For a recorded step, yield the recorded chunks."""
+    live = abandoned = False
+    try:
+        while isinstance(found := drive(log, run_to(Emit, generator, generator.send)), Emit):
+            live = True
+            found.session.steps.pause(found, generator)
+            try:
+                yield found.chunk
+            finally:
+                abandoned = not found.session.steps.resume(found)
+            if abandoned:
+                raise found.abandoned_error()
+        if not live:
+            yield from found.value
+    finally:
+        if not abandoned:
+            generator.close()
+
+
+async def stream_async(log: Log, generator: EffectGen[Any]) -> AsyncGenerator[Any, None]:
+    """`stream`, as an async iterator."""
+    live = abandoned = False
+    try:
+        while isinstance(
+            found := await drive_async(log, run_to(Emit, generator, generator.send)), Emit
+        ):
+            live = True
+            found.session.steps.pause(found, generator)
+            try:
+                yield found.chunk
+            except BaseException:
+                abandoned = not found.session.steps.resume(found)
+                if not abandoned:
+                    await found.close_source(log)
+                raise
+            abandoned = not found.session.steps.resume(found)
+            if abandoned:
+                raise found.abandoned_error()
+        if hasattr(found.value, "__aiter__"):
+            async for chunk in found.value:
+                yield chunk
+        elif not live:
+            for chunk in found.value:
+                yield chunk
+    finally:
+        if not abandoned:
+            generator.close()
+
+
+def stream_chunks_gen(
+    call: StepCall, run: StepRun, frame: Frame, kwargs: Mapping[str, Any]
+) -> EffectGen[tuple[bytes, list[Any]]]:
+    """Emit the chunks of a generator. Return all of them, encoded and as they will be read back."""
+    log = call.session.log
+    source: Any = call.declared.fn(*call.args, **kwargs)
+    ask, close = _generator_calls(source, frame)
     raws, chunks, size, last = list[bytes](), list[Any](), 0, None
     try:
         while (chunk := (yield ask)) is not _END:
-            raw, back = running.encode_result(chunk, running.call.declared.chunk)
+            raw, back = encode_returned(log, chunk, call.declared.chunk)
             size += len(raw) + 1
             if size > MAX_BYTES:
-                raise TooLarge(
-                    f"the chunks of a step are larger than {MAX_BYTES} bytes as JSON, the limit"
+                raise UnstorableResult(
+                    TooLarge(
+                        f"the chunks of a step must be at most {MAX_BYTES} bytes as JSON, got more"
+                    )
                 )
             raws.append(raw)
             chunks.append(back)
             last = chunk
-            yield Emit(back, running.session, running.call.path, close)
+            yield Emit(back, call.session, call.path, close)
     except Exception:
         if close is not None:
             yield close
         raise
     finally:
         if close is None:
-            _close(source, running.frame)
-    if (text := _redact_joined(running, chunks)) is not None:
+            _close(source, frame)
+    if (text := _redact_joined(log, chunks)) is not None:
         raws, chunks = [encode(text)], [text]
-    return b"[" + b",".join(raws) + b"]", chunks, last
+    if run.meter is not None and call.declared.is_model:
+        run.meter.count_result(last)
+    return b"[" + b",".join(raws) + b"]", chunks
 
 
-def _redact_joined(running: StepExecution, chunks: list[Any]) -> str | None:
+def _redact_joined(log: Log, chunks: list[Any]) -> str | None:
     """Redact the joined chunks. Return the text if redaction changed it, else None."""
-    if running.session.log.redactor is None or not all(type(chunk) is str for chunk in chunks):
+    if log.redactor is None or not all(type(chunk) is str for chunk in chunks):
         return None
     text = "".join(chunks)
-    redacted = running.session.log.redaction.redact_text(text)
+    redacted = log.redaction.redact_text(text)
     return None if redacted == text else redacted
 
 
 def _generator_calls(source: Any, inside: Frame) -> tuple[CallFunction, CallFunction | None]:
     """Return the call for the next chunk, and the call that closes an async generator."""
-    if inspect.isasyncgen(source):
+    if isinstance(source, AsyncGeneratorType):
         return CallFunction(_next, (source,), {}, inside, True), CallFunction(
             source.aclose, (), {}, inside, True
         )
@@ -74,8 +185,9 @@ async def _next(source: AsyncGenerator[Any, Any]) -> Any:
 
 
 def _close(source: Generator[Any, Any, Any], inside: Frame) -> None:
-    token = frame.set(inside)
+    outer = frame.get()
     try:
+        frame.set(inside)
         source.close()
     finally:
-        frame.reset(token)
+        frame.set(outer)

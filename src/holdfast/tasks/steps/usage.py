@@ -49,7 +49,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits for all model calls of a task.
 
-    When one is reached, the next call raises `BudgetExceeded`.
+    When a limit is reached, the next call raises `BudgetExceeded`.
     """
 
     tokens: int | None = None
@@ -68,7 +68,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a Budget must have at least one of tokens=, cost= and calls=")
 
     def left(self, used: Usage) -> Budget:
-        """Return what is left, at least a minimal budget: it is only checked before calls."""
+        """Return what is left of the budget. It is always above zero, as any budget must be."""
         return Budget(
             tokens=None if self.tokens is None else max(self.tokens - used.tokens, 1),
             cost=None if self.cost is None else max(self.cost - used.cost, 1e-9),
@@ -136,7 +136,7 @@ class Meter:
 
 
 def extract_usage(value: object) -> tuple[int, int]:
-    """Return the input and output tokens in a model's answer, (0, 0) if it has none."""
+    """Return the input and output tokens that a model's answer reports; (0, 0) if it has none."""
     for name in ("usage", "usage_metadata"):
         usage = _get(value, name)
         found = [_tokens(usage, names) for names in _NAMES] if usage is not None else []

@@ -1,7 +1,7 @@
-"""JSON Schemas of answers and signals: derived from the type in the task, checked by the sender.
+"""JSON Schemas of answers, signals and results: derived from the type, checked by the sender.
 
-The process that sends an answer doesn't know its type. Only the keywords that describe types are
-checked; the task itself decodes the answer by its type.
+The process that sends an answer or resolves a step doesn't know the Python type. It checks only the
+keywords that describe types; the task itself decodes the value as its type.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def schema_of(declared: Any) -> Any:
         else:
             found = msgspec.json.schema(declared)
         return decode(encode(found))
-    except Exception:  # a foreign type that only its own decoder knows
+    except Exception:  # a type that has no JSON Schema
         return None
 
 
 def describe_schema(schema: Any) -> str:
-    """Return a schema for an error message, shortened."""
+    """Describe a schema for an error message. A long schema is cut."""
     text = encode(schema).decode()
     if len(text) > MAX_SCHEMA_CHARACTERS:
         text = text[: MAX_SCHEMA_CHARACTERS - 1] + "…"
     return f"the expected JSON Schema is {text}"
 
 
-def find_mismatch(value: Any, schema: Any) -> str | None:
+def find_mismatch(value: Any, schema: Any, what: str = "the answer") -> str | None:
     """Return how a value violates a schema, without quoting the value; None if it doesn't."""
     root = schema if isinstance(schema, dict) else {}
-    return _find_mismatch(value, root, root, "the answer", 0)
+    return _find_mismatch(value, root, root, what, 0)
 
 
 def _find_mismatch(
