@@ -1,5 +1,5 @@
-"""Turns of a conversation, followers of it, and its life: who may write, who hears of it, and how
-it ends."""
+"""Turns, followers, expiry and deletion of conversations: who may write, who is notified, and how
+they end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from holdfast.conversations.fold import BRANCHED, Ancestor, ConversationBranched
 from holdfast.conversations.write import new_event, store_events
 from holdfast.errors import CorruptRecord, Expired, LeaseLost
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import new_append_context
+from holdfast.log.events import new_append_context
+from holdfast.types import DraftPiece
 
 # -- turns -----------------------------------------------------------------------------------------
 
@@ -239,13 +240,14 @@ def test_a_turn_is_renewed_while_it_lasts(store: Store) -> None:
     chat = store.conversation("c")
     renewed = threading.Event()
     with chat.turn(lease=0.06):
-        original = chat._renew
+        [renewal] = chat._log.heartbeat._beats.values()
+        original = renewal.call
 
-        def renew(turn: Any) -> None:
-            original(turn)
+        def renew() -> None:
+            original()
             renewed.set()
 
-        chat._renew = renew  # type: ignore[method-assign]
+        renewal.call = renew
         assert renewed.wait(30)
         chat.append(user("still mine"))
     assert chat.messages() == [user("still mine")]
@@ -262,7 +264,6 @@ def test_follow_goes_on_from_a_cursor_without_gaps(store: Store) -> None:
     assert [entry.message for entry in chat.follow(after=seen[-1], timeout=0)] == [user("c")]
 
 
-@pytest.mark.every_engine
 def test_follow_sees_what_is_appended_while_it_waits(store: Store) -> None:
     chat = store.conversation("c")
     follower = store.conversation("c").follow()
@@ -287,10 +288,50 @@ def test_follow_of_a_deleted_conversation_ends_with_an_error(store: Store) -> No
         next(follower)
 
 
-# -- life ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.every_engine
+def test_follow_with_drafts_has_the_pieces_between_the_messages_and_goes_on_from_any(
+    store: Store,
+) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"))
+    with chat.turn() as turn:
+        turn.draft("Hel", of="first")
+        turn.draft("Hello", of="second")  # another attempt
+        turn.draft(" you", of="second")
+        turn.append({"role": "assistant", "content": "Hello you"})
+    found = list(chat.follow_with_drafts(timeout=0))
+    pieces = [item for item in found if isinstance(item, DraftPiece)]
+    assert [(piece.of, piece.text) for piece in pieces] == [
+        ("first", "Hel"),
+        ("second", "Hello"),
+        ("second", " you"),
+    ]
+    assert found == [found[0], *pieces, found[-1]]
+    assert [found[0], found[-1]] == list(chat.follow(timeout=0))
+    for number, item in enumerate(found):
+        rest = list(chat.follow_with_drafts(after=item.version, timeout=0))
+        assert rest == found[number + 1 :]
+
+    async def follow() -> list[object]:
+        aio = store.aio.conversation("c")
+        return [item async for item in aio.follow_with_drafts(timeout=0)]
+
+    assert asyncio.run(follow()) == found
+
+
+def test_follow_with_drafts_of_a_fork_has_the_pieces_before_it(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"))
+    chat.draft("Hel", of="first")
+    fork = chat.fork("d")
+    fork.draft("lo", of="first")
+    found = list(fork.follow_with_drafts(timeout=0))
+    assert [item.text for item in found if isinstance(item, DraftPiece)] == ["Hel", "lo"]
+
+
+# -- expiry and deletion ---------------------------------------------------------------------------
+
+
 def test_an_expired_conversation_is_invisible_and_can_be_brought_back(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("a"))
@@ -323,16 +364,15 @@ def test_a_conversation_deleted_and_begun_anew_elsewhere_is_noticed(store: Store
     chat.append(*[user(str(n)) for n in range(10)])
     other = store.conversation("c")
     other.delete()
-    other.append(user("new life"))
+    other.append(user("new start"))
     assert chat.append(user("here too")).last == 2
-    assert chat.messages() == [user("new life"), user("here too")] and chat.count() == 2
+    assert chat.messages() == [user("new start"), user("here too")] and chat.count() == 2
     chat.sync([user("x")])
     other.delete()
     assert chat.sync([user("x")]) == 1
     assert chat.messages() == [user("x")]
 
 
-@pytest.mark.every_engine
 def test_conversations_are_listed_by_id(store: Store) -> None:
     for name in "cab":
         store.conversation(name).append(user(name))

@@ -117,7 +117,6 @@ def test_a_window_shows_a_dangling_call_as_interrupted_without_storing_that(stor
 # -- summaries -------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_a_summary_stands_for_what_a_window_cuts(store: Store) -> None:
     chat = store.conversation("c")
     for n in range(20):
@@ -218,7 +217,6 @@ def test_a_conversation_begun_anew_while_it_is_summarised_is_a_conflict(store: S
 # -- repair ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_repair_answers_dangling_calls_once_and_is_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,7 +327,6 @@ def test_a_late_retry_gets_its_own_answer(store: Store) -> None:
 # -- forks -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_a_fork_copies_nothing_and_goes_its_own_way(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(SYSTEM, user("a"), assistant("b"), user("c"))
@@ -401,6 +398,6 @@ def test_a_fork_whose_parent_was_removed_beneath_it_says_so(store: Store) -> Non
     stream.delete()
     with pytest.raises(CorruptRecord, match="forked from"):
         fork.messages()
-    chat.append(user("another life"))
+    chat.append(user("created again"))
     with pytest.raises(CorruptRecord, match="forked from"):
         fork.messages()

@@ -20,7 +20,7 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptFile, IdReused, NotSerializable, Unavailable
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import new_append_context
+from holdfast.log.events import new_append_context
 
 # -- appending -------------------------------------------------------------------------------------
 
@@ -90,8 +90,8 @@ def test_a_renewed_turn_is_no_reason_to_refuse_a_version(store: Store) -> None:
     with chat.turn() as turn:
         version = chat.append(user("a")).last
         held = chat._log.heartbeat._beats
-        [(_, renew)] = held.values()
-        renew()
+        [renewal] = held.values()
+        renewal.call()
         assert chat.append(user("b"), if_version=version).first > version + 1
         with pytest.raises(Conflict):
             turn.append(user("c"), if_version=version)
@@ -218,7 +218,6 @@ def test_the_newest_50_of_100_000_messages_read_about_50_records() -> None:
 # -- rewinding -------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_rewind_goes_back_and_can_be_undone(store: Store) -> None:
     chat = store.conversation("c")
     for text in "abcd":
@@ -266,7 +265,6 @@ def test_no_two_threads_pop_the_same_message(store: Store) -> None:
 # -- sync ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_sync_appends_only_what_is_new(store: Store) -> None:
     chat = store.conversation("c")
     messages = [SYSTEM, user("a")]
@@ -444,7 +442,6 @@ def test_many_tasks_append_to_one_conversation(url: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.every_engine
 def test_what_is_decided_on_another_process_s_writes_is_stored(durable_url: str) -> None:
     with holdfast.open(durable_url) as here, holdfast.open(durable_url) as there:
         mine, theirs = here.conversation("c"), there.conversation("c")

@@ -551,7 +551,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for place in (tmp_path, pipe):
-        with pytest.raises(ValueError, match="must be that of a regular file"):
+        with pytest.raises(ValueError, match="must be a regular file"):
             write_atomically(place, b"data")
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "no" / "such" / "folder.json", b"data")

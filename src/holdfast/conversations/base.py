@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..backends import AppendResult, StreamKey, clock
-from ..errors import Conflict, HoldfastError, LeaseHeld, NotEncrypted
-from ..log import operations as ops
+from ..errors import Conflict, LeaseHeld, NotEncrypted
 from ..log.codec import encode
 from ..log.codec.walk import SourcedList
+from ..log.events import new_append_context
 from ..log.ids import check_id, stream_key
-from ..log.leases import RENEWALS_PER_LEASE, new_owner
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.operations.stream_ops import new_append_context
 from ..log.operations.subjects import SubjectRegistrar
 from ..log.validation import check_int, check_seconds
 from . import lifecycle, read, repair_history, turns, window, write
 from .draft_redaction import DraftRedactor
 from .entries import Draft, MessageEntry, MessageProblem
-from .fold import TURN_ENDED, TURN_RENEWED
+from .fold import TURN_ENDED
+from .history import HistoryCache, load_history
 from .messages import Message, as_message, is_instruction
 from .read import FollowCursor
 from .repair_history import SummaryRange
 from .sources import ReadSource, read_listeners
 from .sync import Mirror, SyncResult, digest_message, sync
 from .tokens import Counter, default_counter
-from .turns import Turn
 
 if TYPE_CHECKING:
     from .json_files import ReadMessages
 
 IMPORT_BATCH_MESSAGES: Final = 500
-SNAPSHOT_SECONDS: Final = 5.0
-"""How long the next append may use the snapshot of the last one instead of reading the head."""
 
 T = TypeVar("T")
 
@@ -67,10 +62,10 @@ def as_system(value: object | None) -> list[Message]:
 
 
 class ConversationBase:
-    """The key of a conversation, the snapshot after the last append, and the operations.
+    """The base of both facades: a conversation's key, its last snapshot, and its operations.
 
     `_prepare_...` methods check arguments and return a function that makes the operation, because
-    an operation that meets a conflict is made and run again. `..._gen` methods are operations.
+    after a conflict the operation is made and run again. `..._gen` methods are operations.
     """
 
     def __init__(
@@ -103,9 +98,10 @@ class ConversationBase:
         return make if subject is None else lambda: subject(make())
 
     def _current_owner(self) -> str | None:
-        """Return the owner of the turn in which a write happens.
+        """Return the lease owner of the turn that a write belongs to; None outside a turn.
 
-        It is the turn that this object was created for, or that of the calling code.
+        It is the turn that this object was created for, or else the one that the calling code is
+        in.
         """
         return self._turn_owner or turns.find_owner(self._key, id(self._log))
 
@@ -133,12 +129,35 @@ class ConversationBase:
         new = [self._encode(as_message(message), meta, pin) for message in messages]
         stamp, owner = new_append_context(), self._current_owner()
         if if_version is not None:
-            self._snapshot = None  # compare the caller's version with the stored one, not with ours
+            self._snapshot = None  # compare the caller's version with the stored one
         return self._with_snapshot(
             lambda snapshot: write.append_messages(
                 self._key, new, stamp, snapshot=snapshot, id=id, if_version=if_version, owner=owner
             )
         )
+
+    def _prepare_plain_append(self, messages: Sequence[object]) -> write.PlainAppend | None:
+        """Return the direct append of these messages; None if they need `append_messages`."""
+        log, snapshot, now = self._log, self._snapshot, clock.monotonic()
+        if (
+            snapshot is None
+            or now - self._snapshot_at >= read.SNAPSHOT_SECONDS
+            or self._subject is not None
+            or log.redactor is not None
+            or not log.knows_position(self._key)
+            or self._turn_owner is not None
+            or turns.get_entered()
+        ):
+            return None
+        plain = write.new_plain_append(self._key, messages, snapshot, now)
+        if plain is not None:
+            self._snapshot = None
+        return plain
+
+    def _finish_plain_append(self, plain: write.PlainAppend, answer: AppendResult) -> AppendResult:
+        result, self._snapshot = plain.finish(answer)
+        self._snapshot_at = plain.now
+        return result
 
     def _encode(
         self, message: Message, meta: dict[str, Any] | None, pin: bool = False
@@ -157,12 +176,12 @@ class ConversationBase:
             Operation[tuple[AppendResult, read.ConversationSnapshot | None]],
         ],
     ) -> Callable[[], Operation[AppendResult]]:
-        """Pass the snapshot to the first attempt if it is fresh, and keep the append's new one.
+        """Give the first attempt the last snapshot, if it is fresh, and keep the append's new one.
 
-        A retry gets no snapshot and reads the stream head.
+        A retry gets no snapshot, so it reads the stream head.
         """
         now = clock.monotonic()
-        fresh = self._snapshot if now - self._snapshot_at < SNAPSHOT_SECONDS else None
+        fresh = self._snapshot if now - self._snapshot_at < read.SNAPSHOT_SECONDS else None
 
         def operation() -> Operation[AppendResult]:
             nonlocal fresh
@@ -253,7 +272,7 @@ class ConversationBase:
     def _import_batches(
         self, file: ReadMessages, pair: str | None
     ) -> Iterator[tuple[list[dict[str, Any]], str]]:
-        """Yield batches of a file with append ids, so that importing it again adds nothing."""
+        """Yield the messages in batches with append ids, so that a second import adds nothing."""
         digest = sha256(f"{file.digest}/{pair or ''}".encode()).hexdigest()
         for start in range(0, len(file.messages), IMPORT_BATCH_MESSAGES):
             batch = file.messages[start : start + IMPORT_BATCH_MESSAGES]
@@ -279,18 +298,38 @@ class ConversationBase:
         stamp, owner = new_append_context(), self._current_owner()
         return lambda: lifecycle.fork_conversation(self._key, child, version, stamp, owner)
 
-    def _prepare_expire(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
+    def _prepare_expire(
+        self, ttl: float | timedelta | None, sliding: bool
+    ) -> Callable[[], Operation[None]]:
         after = None if ttl is None else check_seconds(ttl, "ttl")
+        if sliding and after is None:
+            raise ValueError("ttl must be seconds or a timedelta if sliding is True, got None")
         stamp, owner = new_append_context(), self._current_owner()
         self._snapshot = None  # it has the old expiry
-        return lambda: lifecycle.set_expiry(self._key, after, stamp, owner)
+        return lambda: lifecycle.set_expiry(self._key, after, sliding, stamp, owner)
 
-    def _prepare_delete(self, reason: str) -> Callable[[], Operation[bool]]:
+    def _prepare_delete(self, reason: str, by: str | None = None) -> Callable[[], Operation[bool]]:
         self._snapshot = self._mirror = None
         owner, why = self._current_owner(), self._log.redaction.redact_text(reason)
-        return lambda: lifecycle.delete_conversation(self._key, new_append_context(), why, owner)
+        return lambda: lifecycle.delete_conversation(self._key, new_append_context(by), why, owner)
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def _messages_gen(self, last: int | None) -> Operation[SourcedList]:
+        if last is not None:
+            check_int(last, "last")
+        cache = self._log.attachment(HistoryCache)
+        current = yield from load_history(cache, self._key, last)
+        if current is None:
+            return SourcedList([], None)
+        snapshot, history = current
+        if history is not None:
+            messages, versions = history.copy_messages(last), history.versions
+            versions = versions if last is None else versions[len(versions) - len(messages) :]
+        else:
+            found = yield from read.read_newest(self._key, snapshot, last)
+            messages, versions = [entry.message for entry in found], [e.version for e in found]
+        return SourcedList(messages, ReadSource(self._key, snapshot, list(messages), versions))
 
     def _entries_gen(
         self, last: int | None, after: int
@@ -300,18 +339,18 @@ class ConversationBase:
         check_int(after, "after")
         snapshot = yield from read.load_snapshot(self._key)
         found = yield from read.read_newest(self._key, snapshot, last)
-        source = ReadSource(self._key, snapshot, found) if snapshot else None
+        source = None
+        if snapshot is not None:
+            messages, versions = [entry.message for entry in found], [e.version for e in found]
+            source = ReadSource(self._key, snapshot, messages, versions)
         return [entry for entry in found if entry.version > after] if after else found, source
-
-    def _as_messages(self, found: tuple[list[MessageEntry], ReadSource | None]) -> list[Any]:
-        entries, source = found
-        return self._report_read(SourcedList([entry.message for entry in entries], source))
 
     def _as_entries(
         self, found: tuple[list[MessageEntry], ReadSource | None]
     ) -> list[MessageEntry]:
-        self._as_messages(found)
-        return found[0]
+        entries, source = found
+        self._report_read(SourcedList([entry.message for entry in entries], source))
+        return entries
 
     def _report_read(self, messages: SourcedList) -> SourcedList:
         """Notify the listeners, such as the step that sends the messages to a model."""
@@ -341,74 +380,32 @@ class ConversationBase:
             self._key, max_tokens, as_system(system), counter or default_counter()
         )
 
-    def _new_cursor(self, after: int, timeout: float | timedelta | None) -> FollowCursor:
+    def _new_cursor(
+        self, after: int, timeout: float | timedelta | None, drafts: bool = False
+    ) -> FollowCursor:
         return FollowCursor(
             self._key,
             check_int(after, "after"),
             None if timeout is None else check_seconds(timeout, "timeout"),
+            drafts,
         )
 
     # -- turns -------------------------------------------------------------------------------------
 
-    def _new_turn(self, lease: float | timedelta) -> Turn:
-        return Turn(new_owner(), check_seconds(lease, "lease", 0.001))
+    def _needs_no_turn(self) -> bool:
+        """Return whether the calling code is in a turn already."""
+        return self._current_owner() is not None
 
     def _prepare_turn_start(
-        self, turn: Turn, dead_owner: str | None
+        self, turn: turns.Turn, dead_owner: str | None
     ) -> Callable[[], Operation[LeaseHeld | None]]:
         stamp = new_append_context()
         return lambda: turns.start_turn(self._key, turn, stamp, dead_owner)
 
-    def _prepare_turn_end(self, turn: Turn) -> Callable[[], Operation[bool]]:
+    def _prepare_turn_end(self, turn: turns.Turn) -> Callable[[], Operation[bool]]:
         stamp = new_append_context()
         self._snapshot = None
         return lambda: turns.change_turn(self._key, turn, TURN_ENDED, stamp)
-
-    def _log_release_failure(self, error: Exception) -> None:
-        """Log it instead of failing: the messages of the turn are stored, and its lease expires."""
-        logger.warning("cannot release the turn on %s (%s)", self._key, type(error).__name__)
-
-    def _turn_pauses(self, wait: float | timedelta | None) -> Callable[[LeaseHeld], float]:
-        """Return a function that gives the pause before the next try to take the turn.
-
-        It raises the given `LeaseHeld` when `wait` is over.
-        """
-        deadline = None if wait is None else clock.monotonic() + check_seconds(wait, "wait")
-        pause = turns.FIRST_PAUSE_SECONDS / 2
-
-        def next_pause(held: LeaseHeld) -> float:
-            nonlocal pause
-            if pause < turns.FIRST_PAUSE_SECONDS:
-                logger.info("waiting for the turn on %s", self._key)
-            if deadline is not None and clock.monotonic() >= deadline:
-                raise held
-            pause = min(pause * 2, turns.MAX_PAUSE_SECONDS)
-            return pause if deadline is None else min(pause, max(deadline - clock.monotonic(), 0))
-
-        return next_pause
-
-    @contextmanager
-    def _hold_turn(self, turn: Turn) -> Iterator[None]:
-        """Make the turn that of the calling code, and renew it until the end of the block."""
-        heart = self._log.heartbeat
-        heart.add(turn.owner, turn.lease / RENEWALS_PER_LEASE, lambda: self._renew(turn))
-        leave = turns.enter_turn(self._key, id(self._log), turn.owner)
-        self._snapshot = None
-        try:
-            yield
-        finally:
-            leave()
-            heart.remove(turn.owner)
-
-    def _renew(self, turn: Turn) -> None:
-        try:
-            if not ops.run_until_settled(
-                self._log,
-                lambda: turns.change_turn(self._key, turn, TURN_RENEWED, new_append_context()),
-            ):
-                self._log.heartbeat.remove(turn.owner)
-        except HoldfastError as error:
-            logger.warning("cannot renew the turn on %s (%s)", self._key, type(error).__name__)
 
 
 def _do_nothing_gen() -> Operation[None]:

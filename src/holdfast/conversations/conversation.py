@@ -1,33 +1,36 @@
-"""`Conversation` and `AsyncConversation`: messages appended, read, repaired, forked, exported."""
+"""`Conversation` and `AsyncConversation`: append, read, repair, fork and export messages."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
-from ..backends import AppendResult, clock
-from ..errors import HoldfastError
+from ..backends import AppendResult
+from ..errors import Conflict, HoldfastError
 from ..log import operations as ops
-from ..log.leases import is_dead
 from ..log.operations import Operation
 from ..log.polling import ChangeWaiter
+from ..log.reprs import html_table, shorten_cell
 from ..log.validation import check_int
 from . import lifecycle, window
 from .base import ConversationBase, as_summary
-from .entries import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
+from .entries import ConversationView, Draft, DraftPiece, ImportResult, MessageEntry, MessageProblem
+from .read import FollowCursor
 from .tokens import Counter
-from .turns import Turn
+from .turns import AsyncTurnBlock, TurnBlock
 
 Path = str | os.PathLike[str]
 T = TypeVar("T")
 
+MAX_HTML_MESSAGES: Final = 20
+"""How many messages a notebook shows."""
+
 
 class Conversation(ConversationBase):
-    """A conversation that survives its process. It exists from its first message.
+    """A conversation that outlives its process. It exists from its first message on.
 
     Any number of threads may share it. The next read sees what other processes have appended.
     """
@@ -50,7 +53,7 @@ class Conversation(ConversationBase):
             pin: Keep the messages in every window.
 
         Returns:
-            The versions of the messages, and whether it was a `duplicate`.
+            The versions of the messages, and whether the append was a `duplicate`.
 
         Raises:
             Conflict: The conversation is not at `if_version`. Nothing was written.
@@ -62,6 +65,13 @@ class Conversation(ConversationBase):
         Example:
             >>> chat.append({"role": "user", "content": "Hello"}, id="request-17")
         """
+        if id is None and if_version is None and meta is None and not pin:
+            plain = self._prepare_plain_append(messages)
+            if plain is not None:
+                try:
+                    return self._finish_plain_append(plain, self._log.handle(plain.request))
+                except Conflict:
+                    pass  # deleted since; nothing was stored
         make = self._prepare_append(messages, id, if_version, meta, pin)
         if if_version is None:
             return self._settle(make)
@@ -71,23 +81,43 @@ class Conversation(ConversationBase):
         """Append the new messages of a complete list, and return their number.
 
         If the list differs from the stored messages, the conversation is rewound to the last common
-        one, with a warning in the log. If the list was only trimmed to save tokens, all stored
-        messages stay. Raises `Conflict` if another process stored messages that would be undone: a
+        message, with a warning in the log. If the list was only trimmed to save tokens, all stored
+        messages stay. Raises `Conflict` if this would undo messages that another process stored: a
         list has one owner.
         """
         return self._finish_sync(self._settle(self._prepare_sync(messages)))
 
     def messages(self, *, last: int | None = None) -> list[Any]:
-        """Return the live messages, oldest first; with `last`, only the newest."""
-        return self._as_messages(self._settle(lambda: self._entries_gen(last, 0)))
+        """Return the live messages, oldest first, or only the newest `last` of them."""
+        return self._report_read(self._settle(lambda: self._messages_gen(last)))
 
     def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
-        """Return the live messages with version, time and meta; with `after`, only later ones."""
+        """Return the live messages with version, time and meta.
+
+        `last` limits them to the newest ones, and `after` to those after a version.
+        """
         return self._as_entries(self._settle(lambda: self._entries_gen(last, after)))
 
     def count(self) -> int:
-        """Return the number of live messages, without those that were rewound."""
+        """Return the number of live messages. Rewound ones don't count."""
         return self._settle(self._count_gen)
+
+    def _repr_html_(self) -> str:
+        """Return the newest messages, for a notebook."""
+        title = f"Conversation {self.id}"
+        try:
+            entries = self.entries(last=MAX_HTML_MESSAGES)
+        except HoldfastError as error:
+            return html_table(title, (), note=f"can't be read: {type(error).__name__}")
+        rows = [
+            (
+                entry.version,
+                entry.message.get("role") or entry.message.get("type") or "",
+                shorten_cell(entry.message.get("content") or entry.message),
+            )
+            for entry in entries
+        ]
+        return html_table(title, rows, ("version", "role", "message"), "" if rows else "is empty")
 
     def version(self) -> int:
         """Return the newest version; 0 if there is no message yet."""
@@ -103,8 +133,8 @@ class Conversation(ConversationBase):
         cut.
 
         Args:
-            max_tokens: Maximum number of tokens of the messages.
-            system: A system prompt as text, message or messages, in place of a stored one.
+            max_tokens: The maximum number of tokens of all messages together.
+            system: A system prompt as text, message or messages. It replaces a stored one.
             counter: A function from a message to its number of tokens. Default: an estimate.
 
         Returns:
@@ -126,7 +156,7 @@ class Conversation(ConversationBase):
         """Summarize all but the newest `keep_last` messages with `fn`, and store the summary.
 
         `fn` gets the summary so far, if there is one, and the messages since. It returns text or a
-        message. The originals stay; windows use the summary in place of the messages they cut.
+        message. The originals stay; a window uses the summary in place of the messages it cuts.
         Returns None if there is nothing new to summarize.
         """
         part = self._settle(lambda: self._summary_range_gen(keep_last))
@@ -137,7 +167,7 @@ class Conversation(ConversationBase):
         )
 
     def validate(self) -> list[MessageProblem]:
-        """Return what a provider would reject in the live messages, such as dangling tool calls."""
+        """Return the problems that a provider would reject, such as dangling tool calls."""
         return self._settle(lambda: window.find_problems(self._key))
 
     def repair(self) -> list[MessageProblem]:
@@ -153,61 +183,39 @@ class Conversation(ConversationBase):
         return self._settle(lambda: window.find_pending(self._key))
 
     def answer(self, version: int) -> MessageEntry | None:
-        """Return the answer to the user's message of that version; None if there is none yet.
+        """Return the answer to the user's message at that version; None if there is none yet.
 
         For a retried request: `chat.answer(chat.append(message, id=request_id).last)`.
         """
         return self._settle(lambda: window.find_answer(self._key, check_int(version, "version")))
 
-    @contextmanager
     def turn(
         self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
-    ) -> Iterator[Conversation]:
+    ) -> AbstractContextManager[Conversation]:
         """Keep other turns out of a `with` block, so that two requests do not interleave.
 
         The turn is renewed while the process runs.
 
         Args:
             lease: How long others wait if this process dies, in seconds or as a timedelta.
-            wait: How long to wait for the turn. None: forever.
+            wait: How long to wait for the turn. None waits forever.
 
         Returns:
             The conversation, for the block.
 
         Raises:
             LeaseHeld: Another process had the turn for longer than `wait`.
-
-            If the turn is lost anyway, the next write in the block raises `LeaseLost`.
+            LeaseLost: The turn was lost anyway; the next write in the block raises this.
 
         Example:
             >>> with chat.turn(wait=30) as turn:
             ...     turn.append(message)
             ...     turn.append(ask_model(turn.window(8000)))
         """
-        if self._current_owner() is not None:
-            yield self
-            return
-        turn = self._new_turn(lease)
-        next_pause = self._turn_pauses(wait)
-        dead_owner = None
-        try:
-            while (held := self._settle(self._prepare_turn_start(turn, dead_owner))) is not None:
-                dead_owner = held.owner if is_dead(held.owner) else None
-                if dead_owner is None:
-                    clock.sleep(next_pause(held))
-            with self._hold_turn(turn):
-                yield self._with_owner(turn.owner)
-        finally:
-            self._release_turn(turn)
+        return TurnBlock(self, lease, wait)
 
     def _with_owner(self, owner: str) -> Conversation:
         return Conversation(self._log, self._key, owner, self._subject)
-
-    def _release_turn(self, turn: Turn) -> None:
-        try:
-            self._settle(self._prepare_turn_end(turn))
-        except HoldfastError as error:
-            self._log_release_failure(error)
 
     def pop(self) -> Any | None:
         """Remove the newest message and return it; None if there is none.
@@ -240,14 +248,27 @@ class Conversation(ConversationBase):
         """Yield messages as they are appended, from version `after` + 1, and wait for more.
 
         To resume later, pass the version of the last entry you have seen. With `timeout`, it ends
-        when no message came for that long. It yields every appended message, also those that
-        `repair` adds, and those that are rewound later.
+        when no message has come for that long. It yields every appended message, including those
+        that `repair` adds and those that are rewound later.
         """
         cursor = self._new_cursor(after, timeout)
+        return cast("Iterator[MessageEntry]", self._follow(cursor))
+
+    def follow_with_drafts(
+        self, *, after: int = 0, timeout: float | timedelta | None = None
+    ) -> Iterator[MessageEntry | DraftPiece]:
+        """Yield messages as `follow` does, and also the pieces of answers being streamed.
+
+        If a piece has a new `of`, the answer starts again: the process that streamed the earlier
+        pieces has died.
+        """
+        return self._follow(self._new_cursor(after, timeout, drafts=True))
+
+    def _follow(self, cursor: FollowCursor) -> Iterator[MessageEntry | DraftPiece]:
         waiter = ChangeWaiter(self._log.backend, self._key)
         try:
             while True:
-                page: list[MessageEntry] = self._settle(cursor.read_page)
+                page = self._settle(cursor.read_page)
                 yield from page
                 if page:
                     waiter.reset()
@@ -277,8 +298,9 @@ class Conversation(ConversationBase):
     ) -> ImportResult:
         """Append the messages of a JSON file: a list, JSON Lines, or one list per pair of agents.
 
-        `pair` names the list. Importing the same file again adds nothing. A damaged file raises
-        `CorruptFile` and nothing is stored; `salvage=True` imports the messages before the damage.
+        `pair` names the list to import. Importing the same file again adds nothing. A damaged file
+        raises `CorruptFile` and nothing is stored; `salvage=True` imports the messages before the
+        damage.
         """
         from .json_files import read_messages
 
@@ -297,21 +319,26 @@ class Conversation(ConversationBase):
 
         write_atomically(path, encode_json_list(self.messages()))
 
-    def expire(self, ttl: float | timedelta | None) -> None:
-        """Let the conversation expire after `ttl`; then it raises `Expired`. None: never."""
-        self._settle(self._prepare_expire(ttl))
+    def expire(self, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        """Let the conversation expire after `ttl`, or never if that is None.
 
-    def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the conversation and its blobs. Return False if there was none.
-
-        Raises `HasForks` if forks of it exist.
+        An expired conversation raises `Expired`. With `sliding`, the time starts again with each
+        message: the conversation expires `ttl` after the last one, or up to one hundredth of `ttl`
+        later. This holds for all processes until `expire` is called again.
         """
-        return self._settle(self._prepare_delete(reason))
+        self._settle(self._prepare_expire(ttl, sliding))
+
+    def delete(self, *, reason: str = "deleted by the program", by: str | None = None) -> bool:
+        """Delete the conversation and its blobs. Return False if it did not exist.
+
+        Raises `HasForks` if the conversation has forks.
+        """
+        return self._settle(self._prepare_delete(reason, by))
 
     def view(self) -> ConversationView:
         """Return an overview: number of messages, times, origin of a fork.
 
-        Raises `NotFound` if there is no conversation.
+        Raises `NotFound` if the conversation does not exist.
         """
         return self._settle(lambda: lifecycle.read_view(self._key))
 
@@ -330,10 +357,18 @@ class AsyncConversation(ConversationBase):
         meta: dict[str, Any] | None = None,
         pin: bool = False,
     ) -> AppendResult:
-        """`Conversation.append`, awaited. If cancelled during the write, it may have been stored.
+        """`Conversation.append`, awaited. If it is cancelled, the messages may still be stored.
 
-        Repeat it with the same `id` to be sure.
+        Repeat the call with the same `id` to be sure.
         """
+        if id is None and if_version is None and meta is None and not pin:
+            plain = self._prepare_plain_append(messages)
+            if plain is not None:
+                try:
+                    answer = await self._log.handle_async(plain.request)
+                    return self._finish_plain_append(plain, answer)
+                except Conflict:
+                    pass  # deleted since; nothing was stored
         make = self._prepare_append(messages, id, if_version, meta, pin)
         if if_version is None:
             return await self._settle(make)
@@ -345,11 +380,11 @@ class AsyncConversation(ConversationBase):
 
     async def messages(self, *, last: int | None = None) -> list[Any]:
         """`Conversation.messages`, awaited."""
-        return self._as_messages(await self._settle(lambda: self._entries_gen(last, 0)))
+        return self._report_read(await self._read(lambda: self._messages_gen(last)))
 
     async def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
         """`Conversation.entries`, awaited."""
-        return self._as_entries(await self._settle(lambda: self._entries_gen(last, after)))
+        return self._as_entries(await self._read(lambda: self._entries_gen(last, after)))
 
     async def count(self) -> int:
         """`Conversation.count`, awaited."""
@@ -371,11 +406,13 @@ class AsyncConversation(ConversationBase):
         self, fn: Callable[[list[Any]], object], *, keep_last: int = 20
     ) -> MessageEntry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""
+        from inspect import isawaitable
+
         part = await self._settle(lambda: self._summary_range_gen(keep_last))
         if part is None:
             return None
         summary = fn(part.messages)
-        if inspect.isawaitable(summary):
+        if isawaitable(summary):
             summary = await summary
         return self._finish_summary(
             part, await self._settle(self._prepare_summary(part, as_summary(summary)))
@@ -399,46 +436,14 @@ class AsyncConversation(ConversationBase):
             lambda: window.find_answer(self._key, check_int(version, "version"))
         )
 
-    @asynccontextmanager
-    async def turn(
+    def turn(
         self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
-    ) -> AsyncIterator[AsyncConversation]:
+    ) -> AbstractAsyncContextManager[AsyncConversation]:
         """`Conversation.turn`: `async with chat.turn(): …`."""
-        import asyncio
-
-        if self._current_owner() is not None:
-            yield self
-            return
-        turn = self._new_turn(lease)
-        next_pause = self._turn_pauses(wait)
-        dead_owner = None
-        try:
-            while (
-                held := await self._settle(self._prepare_turn_start(turn, dead_owner))
-            ) is not None:
-                dead_owner = held.owner if is_dead(held.owner) else None
-                if dead_owner is None:
-                    await clock.sleep_async(next_pause(held))
-            with self._hold_turn(turn):
-                yield self._with_owner(turn.owner)
-        finally:
-            release, cancelled = asyncio.ensure_future(self._release_turn(turn)), False
-            while not release.done():  # to its end, even if cancelled repeatedly
-                try:
-                    await asyncio.shield(release)
-                except asyncio.CancelledError:
-                    cancelled = True
-            if cancelled:
-                raise asyncio.CancelledError
+        return AsyncTurnBlock(self, lease, wait)
 
     def _with_owner(self, owner: str) -> AsyncConversation:
         return AsyncConversation(self._log, self._key, owner, self._subject)
-
-    async def _release_turn(self, turn: Turn) -> None:
-        try:
-            await self._settle(self._prepare_turn_end(turn))
-        except HoldfastError as error:
-            self._log_release_failure(error)
 
     async def pop(self) -> Any | None:
         """`Conversation.pop`, awaited."""
@@ -459,11 +464,20 @@ class AsyncConversation(ConversationBase):
         await self._settle(self._prepare_fork(key, version))
         return AsyncConversation(self._log, key)
 
-    async def follow(
+    def follow(
         self, *, after: int = 0, timeout: float | timedelta | None = None
     ) -> AsyncIterator[MessageEntry]:
         """`Conversation.follow` as an async iterator."""
         cursor = self._new_cursor(after, timeout)
+        return cast("AsyncIterator[MessageEntry]", self._follow(cursor))
+
+    def follow_with_drafts(
+        self, *, after: int = 0, timeout: float | timedelta | None = None
+    ) -> AsyncIterator[MessageEntry | DraftPiece]:
+        """`Conversation.follow_with_drafts` as an async iterator."""
+        return self._follow(self._new_cursor(after, timeout, drafts=True))
+
+    async def _follow(self, cursor: FollowCursor) -> AsyncIterator[MessageEntry | DraftPiece]:
         waiter = ChangeWaiter(self._log.backend, self._key)
         try:
             while True:
@@ -508,17 +522,25 @@ class AsyncConversation(ConversationBase):
 
         await self._log.run_in_thread(lambda: write_atomically(path, encode_json_list(messages)))
 
-    async def expire(self, ttl: float | timedelta | None) -> None:
+    async def expire(self, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         """`Conversation.expire`, awaited."""
-        await self._settle(self._prepare_expire(ttl))
+        await self._settle(self._prepare_expire(ttl, sliding))
 
-    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+    async def delete(
+        self, *, reason: str = "deleted by the program", by: str | None = None
+    ) -> bool:
         """`Conversation.delete`, awaited."""
-        return await self._settle(self._prepare_delete(reason))
+        return await self._settle(self._prepare_delete(reason, by))
 
     async def view(self) -> ConversationView:
         """`Conversation.view`, awaited."""
         return await self._settle(lambda: lifecycle.read_view(self._key))
+
+    async def _read(self, make: Callable[[], Operation[T]]) -> T:
+        """Run an operation that only reads, and calls no code of the user, in one thread."""
+        return await self._log.run_in_thread(
+            ops.run_until_settled, self._log, self._with_subject(make)
+        )
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return await ops.run_until_settled_async(self._log, self._with_subject(make))

@@ -1,7 +1,7 @@
 """Redact the drafts of answers that are still being streamed.
 
-A card number may arrive in two pieces, and neither shows it. So a draft is stored up to the end of
-its last complete sentence or line, and redacted together with all pieces before.
+A card number may arrive in two pieces, neither of which looks like one. So a draft is stored only
+up to the end of its last complete sentence or line, and redacted together with all earlier pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..redact import Redactor
 
 MAX_DRAFTS: Final = 16
-"""Number of answers to track at once; the oldest is dropped."""
+"""How many answers to track at once; the oldest is dropped."""
 _SENTENCE_END: Final = re.compile(r"[.!?]\s|\n")
 
 
@@ -25,7 +25,7 @@ class DraftRedactor:
         self._stored: dict[str, str] = {}
 
     def add(self, redactor: Redactor, of: str, piece: str) -> str:
-        """Add a piece, and return the redacted text that can be stored now; it may be empty."""
+        """Add a piece of an answer, and return the redacted text that can be stored now, or ""."""
         text = self._texts.pop(of, "") + piece
         if len(self._texts) >= MAX_DRAFTS:
             oldest = next(iter(self._texts))

@@ -12,9 +12,10 @@ from ..log.reprs import ShortRepr
 
 
 class MessageEntry(ShortRepr, msgspec.Struct, frozen=True, gc=False):
-    """A message with its metadata. Order is by `version`, never by time.
+    """A message with its metadata. Entries are ordered by `version`, never by time.
 
-    Exception: a message that `repair` inserted among older ones has the version of its repair.
+    The exception is a message that `repair` inserted among older ones: it has the version of its
+    repair.
     """
 
     _shown = ("version", "message", "meta", "at", "by")
@@ -42,10 +43,23 @@ class Draft(ShortRepr, msgspec.Struct, frozen=True):
     at: datetime
 
 
-class MessageProblem(msgspec.Struct, frozen=True):
-    """A problem at the message of a version that a provider would reject.
+class DraftPiece(ShortRepr, msgspec.Struct, frozen=True):
+    """A piece of an answer while it is being streamed.
 
-    `kind` names it, `what` explains it.
+    Each attempt at an answer has its own `of`. Pieces with a new `of` replace the earlier ones,
+    whose process has died.
+    """
+
+    version: int
+    of: str
+    text: str
+    at: datetime
+
+
+class MessageProblem(msgspec.Struct, frozen=True):
+    """A problem with the message at `version`: a provider would reject it.
+
+    `kind` names the problem, `what` explains it.
     """
 
     version: int

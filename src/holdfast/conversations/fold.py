@@ -1,14 +1,14 @@
-"""The events of a conversation, and the fold: the summary of the state that each event carries.
+"""The events of a conversation, and the fold: a digest of the state that each event carries.
 
 The state of a conversation is derived from its events. To read the newest messages without starting
 at version 1, every event carries its writer's knowledge in its envelope: *at version `seen` there
-were `count` live messages, and the event at version `marks` has the pins and the summary*. The
-state at any version is that of its event, advanced over the few events in between. The fold is
-never the only copy of a fact.
+were `count` live messages, and the event at version `marks` has the pins and the summary*. To get
+the state at a version, take the fold of the event at that version and apply the few events after
+`seen`. The fold is never the only copy of a fact.
 
-Versions are those of the conversation. In a fork they continue from the fork point: the first event
-of a fork at version 7 has version 8. `base` is that 7; the version of the record in the stream is
-lower by `base`.
+Versions count the events of the conversation. In a fork they continue from the fork point: the
+first event of a fork at version 7 has version 8. `base` is that 7; the version of the record in the
+stream is lower by `base`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORKED: Final = "conversation.forked"
 BRANCHED: Final = "conversation.branched"
 EXPIRES: Final = "conversation.expires"
 DRAFTED: Final = "answer.drafted"
-TURN_BEGAN: Final = "turn.began"
+TURN_BEGAN: Final = "turn.started"
 TURN_RENEWED: Final = "turn.renewed"
 TURN_ENDED: Final = "turn.ended"
 
@@ -46,7 +46,7 @@ EMPTY_FIELDS: Final = HeadFields()
 
 
 class Marks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The versions of the pinned messages and of the summary, and the last version it covers."""
+    """The versions of the pinned messages and the summary, and the last version that it covers."""
 
     pins: Sequence[int] = ()
     summary: int = 0
@@ -54,7 +54,7 @@ class Marks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConversationFold(msgspec.Struct, frozen=True, array_like=True):
-    """The state at version `seen`. `own` are the marks that apply from the event that has this."""
+    """The state at version `seen`. `own`, if set, has the marks that apply from this event on."""
 
     seen: int = 0
     count: int = 0
@@ -76,7 +76,7 @@ class Removed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Inserted(msgspec.Struct, frozen=True):
-    """A message that belongs after the one at version `after`; 0: before all others."""
+    """A message that belongs after the one at version `after`, or before all others (0)."""
 
     after: int
     message: dict[str, Any]
@@ -100,10 +100,13 @@ class Summarized(msgspec.Struct, frozen=True):
 
 
 class Ancestor(msgspec.Struct, frozen=True):
-    """The conversation and incarnation that has the messages up to version `upto`; see `base`."""
+    """An ancestor of a fork: the conversation, in one incarnation, with the messages up to `upto`.
+
+    Its record versions are lower by `base`.
+    """
 
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
     base: int
     upto: int
 
@@ -122,6 +125,9 @@ class Drafted(msgspec.Struct, frozen=True):
     of: str
     text: str
 
+
+NO_MARKS: Final = b",null]"
+"""How an encoded fold without marks of its own ends."""
 
 encode_fold = msgspec.json.encode
 _FOLD_DECODER = msgspec.json.Decoder(ConversationFold)

@@ -1,14 +1,13 @@
 """Import messages from JSON files of other applications, and export them atomically.
 
-A file is read up to the first damage. Parts that were truncated or overwritten by a crash are
-reported with their position, or left out on request. Reading never changes the file. Errors contain
-no content: only positions, kinds and names of agents.
+A file is read up to the first damage. If a crash has truncated or overwritten parts of it, the
+error names the position; on request, the messages before it are imported. Reading never changes the
+file. Errors contain no content, only positions, kinds and names of agents.
 """
 
 from __future__ import annotations
 
 import codecs
-import fcntl
 import json
 import os
 import re
@@ -25,7 +24,7 @@ import msgspec
 from ..errors import CorruptFile, NotSerializable, TooLarge
 from ..log.codec import MAX_DEPTH, encode
 
-# The keys under which applications keep their list of messages, next to the model, the cost etc.
+# The keys under which applications keep their list of messages, beside the model, the cost etc.
 LIST_NAMES = ("messages", "chat_history", "history", "conversation")
 # A message has at least one of these keys. An object without them is something else, like settings.
 MESSAGE_MARKS = frozenset({"role", "type", "content", "parts", "kind"})
@@ -37,12 +36,17 @@ _ENCODINGS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+try:
+    import fcntl
+except ImportError:  # Windows
+    _FULL_SYNC: int | None = None
+else:
+    _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class ReadMessages(msgspec.Struct, frozen=True):
-    """The messages of a file. `complete`: all was readable. `digest`: SHA-256 of its bytes."""
+    """The messages of a file, whether it was readable as a whole, and the SHA-256 of its bytes."""
 
     messages: list[dict[str, Any]]
     complete: bool
@@ -52,11 +56,12 @@ class ReadMessages(msgspec.Struct, frozen=True):
 def read_messages(
     path: str | os.PathLike[str], *, salvage: bool = False, pair: str | None = None
 ) -> ReadMessages:
-    """Read the messages of a file: a JSON list, JSON Lines, an object with a list, or with several.
+    """Read the messages of a file: a JSON list, JSON Lines, or an object with one or several lists.
 
-    A file with several lists, or with one under an unknown key next to other data, needs `pair`;
-    the ValueError lists the names. Raises `CorruptFile` for a damaged file and one without
-    messages; with `salvage`, returns the messages before the damage, with `complete=False`.
+    A file with several lists, or with one list under an unknown key beside other data, needs
+    `pair`; without it, the ValueError lists the names. Raises `CorruptFile` if the file is damaged
+    or has no messages; with `salvage`, returns the messages before the damage, with
+    `complete=False`.
     """
     raw = Path(path).read_bytes()
     mark, encoding = next(
@@ -67,7 +72,8 @@ def read_messages(
     try:
         scan.scan_file()
     except _DamageFound as found:
-        # The first damage counts, but a text that ends at undecodable bytes is not just truncated.
+        # The first damage counts. But if the text ends where bytes can't be decoded, report those:
+        # the file is not just truncated.
         damage = damage if damage and found.at >= len(text) else found
     if damage is None or salvage:
         starts, items = scan.choose_list(pair)
@@ -84,7 +90,7 @@ def read_messages(
 
 
 class _DamageFound(Exception):
-    """The file cannot be read beyond the character `at`."""
+    """The file can't be read beyond the character at `at`."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -107,7 +113,7 @@ def _decode_text(raw: bytes, encoding: str) -> tuple[str, _DamageFound | None]:
 def _take_storable(
     starts: list[int], items: list[Any]
 ) -> tuple[list[dict[str, Any]], _DamageFound | None]:
-    """Return the messages before the first one that cannot be stored, and the problem with that."""
+    """Return the messages before the first one that can't be stored, and what is wrong with it."""
     messages: list[dict[str, Any]] = []
     for number, (start, item) in enumerate(zip(starts, items, strict=True), 1):
         if type(item) is not dict or not item:
@@ -130,14 +136,17 @@ def _take_storable(
 
 
 class _FoundList(NamedTuple):
-    """A list and its name. Items are added as they are read, so a broken list keeps its start."""
+    """A list and its name.
+
+    Items are added as they are read, so the start of a damaged list is kept.
+    """
 
     name: str
     starts: list[int]
     items: list[Any]
 
     def has_messages(self) -> bool:
-        """Return whether it may be a chat. `type` alone is not enough: tools have it too."""
+        """Return whether the list may be a chat. `type` alone is not enough: tools have it too."""
         return any(
             type(item) is dict and not item.keys().isdisjoint({"role", "content", "parts"})
             for item in self.items
@@ -167,7 +176,7 @@ class _FileScanner:
             except _DamageFound:
                 if self._keep_named(keys):
                     raise
-                self._scan_lines(at)  # reaches the same damage, after the messages before it
+                self._scan_lines(at)  # finds the same damage, and the messages before it
             else:
                 named = self._keep_named(keys) and (
                     self._sure or not self.text.startswith("{", self._skip(end))
@@ -206,9 +215,9 @@ class _FileScanner:
         return (fitting[0].starts, fitting[0].items) if fitting else ([], [])
 
     def _keep_named(self, keys: set[str]) -> bool:
-        """Keep the lists of messages of an object with these keys; none if it is a message itself.
+        """Keep an object's lists of messages, or none if its keys are those of a message.
 
-        Return whether there are any.
+        Return whether any list is kept.
         """
         wrapped = any(found.name in LIST_NAMES for found in self.lists) and "role" not in keys
         if not wrapped and not MESSAGE_KEYS.isdisjoint(keys):
@@ -246,7 +255,7 @@ class _FileScanner:
                 at = self._scan_object(at, set(), f"{name}/")
             else:
                 at = self._value(at)[1]
-                self._only_lists = False  # only after the read: a truncated value may be a list
+                self._only_lists = False  # only after it was read: a truncated value may be a list
             at = self._skip(at)
             if self.text[at : at + 1] == "}":
                 return at + 1
@@ -288,7 +297,7 @@ class _FileScanner:
             raise _DamageFound(at, str(error)) from None
         except RecursionError:
             if not _is_too_deep(self.text, at):
-                raise  # not because of the data: the caller's own stack is exhausted
+                raise  # the data is not the cause: the caller's own stack is exhausted
             raise _DamageFound(at, f"nested deeper than {MAX_DEPTH} levels") from None
         raise self._broken(position, "not valid JSON")
 
@@ -363,15 +372,16 @@ def encode_json_list(messages: Iterable[object]) -> bytes:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Replace a file atomically and durably by one with `data` (bytes, or pieces of them).
+    """Write `data` (bytes, or pieces of them) to a file, atomically and durably.
 
-    A new file is readable by its owner only; a replaced one keeps its permissions. For a symbolic
-    link, the file that it points to is replaced. On an error the old file is unchanged, unless it
-    comes from the final sync of the directory. A killed process may leave a `.holdfast-….tmp` file.
+    A new file is readable by its owner only; a replaced file keeps its permissions. For a symbolic
+    link, the file that it points to is replaced. After an error the old file is unchanged, unless
+    the error comes from the final sync of the directory. A killed process may leave a
+    `.holdfast-….tmp` file behind.
     """
     target = os.path.realpath(path)
     mode = _target_mode(target)
-    # Open the directory first: then it is certain that it can be synced.
+    # Open the directory first, to be sure that it can be synced.
     folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
     try:
         name = f".holdfast-{secrets.token_hex(8)}.tmp"
@@ -384,7 +394,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]
                 os.fchmod(file.fileno(), mode)
                 _sync_file(file.fileno())
             os.replace(name, os.path.basename(target), src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:  # also an interrupt: the name is known before the file exists
+        except BaseException:  # even on an interrupt: the name is known before the file exists
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
             raise
@@ -394,13 +404,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]
 
 
 def _target_mode(target: str) -> int:
-    """Return the permissions for the new file. Reject a pipe or device: it would be replaced."""
+    """Return the permissions for the new file. Reject a pipe or device: it must not be replaced."""
     try:
         old = os.stat(target).st_mode
     except FileNotFoundError:
         return 0o600
     if not stat.S_ISREG(old):
-        raise ValueError(f"path must be that of a regular file, or of a new one, got {target}")
+        raise ValueError(f"path must be a regular file or not exist yet, got {target}")
     return stat.S_IMODE(old)
 
 

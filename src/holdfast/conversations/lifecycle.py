@@ -6,13 +6,14 @@ import msgspec
 
 from ..backends import StreamKey
 from ..backends.clock import to_datetime
-from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
+from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound, TamperDetected
 from ..log import operations as ops
 from ..log.events import AppendContext
+from ..log.head_fields import is_expired
 from ..log.operations import Operation
 from ..log.operations.forks import list_forks
 from ..log.operations.retired_ids import check_not_retired, free_id
-from ..log.operations.stream_ops import delete_stream
+from ..log.operations.stream_ops import delete_stream, readable_head
 from . import fold
 from .entries import ConversationInfo, ConversationView
 from .fold import Ancestor, ConversationBranched, ConversationFold
@@ -20,10 +21,12 @@ from .read import (
     ConversationSnapshot,
     find_segment,
     load_snapshot,
+    load_snapshot_at,
     read_fold_at,
     read_marks,
     read_segments,
 )
+from .sliding_expiry import encode_label
 from .write import new_event, require_snapshot, store_events
 
 
@@ -43,13 +46,19 @@ def fork_conversation(
 ) -> Operation[None]:
     """Start another conversation with the messages up to a version. Nothing is copied.
 
-    The fork is recorded in the parent first, so that the parent is not deleted under it. If the
-    process dies in between, a retry creates the fork.
+    The fork is recorded in the parent first, so that no other process deletes the parent meanwhile.
+    If the process dies in between, a retry creates the fork.
     """
-    snapshot = require_snapshot(key, (yield from load_snapshot(key, owner=lease_owner)))
+    try:
+        loaded = yield from load_snapshot(key, owner=lease_owner)
+    except (CorruptRecord, TamperDetected):
+        if version is None:
+            raise
+        loaded = yield from load_snapshot_at(key, version)  # the part before the damage
+    snapshot = require_snapshot(key, loaded)
     existing = yield from _read_branched(child)
     if version is None and existing is not None and existing.parent == key.id:
-        version = existing.at  # created by an interrupted call, or by an earlier try of this one
+        version = existing.at  # from an interrupted call, or an earlier attempt of this one
     at = snapshot.version if version is None else version
     if not 1 <= at <= snapshot.version:
         raise NotFound(f"version must be between 1 and {snapshot.version} to fork {key}, got {at}")
@@ -62,7 +71,8 @@ def fork_conversation(
     yield from check_not_retired(child)
     then = yield from read_fold_at(key, snapshot, at)
     marks = yield from read_marks(key, then)
-    # Record it in the stream that has the messages: a fork of a fork may reach past its parent.
+    # Record the fork in the stream that has this version: for a fork of a fork, it may be an
+    # ancestor.
     origin = key._replace(id=branched.ancestors[0].id)
     if origin != key:
         snapshot = require_snapshot(origin, (yield from load_snapshot(origin)))
@@ -111,37 +121,42 @@ def delete_conversation(
 
     Return False if there was nothing to do.
     """
-    head = yield from ops.head(key)
+    head = yield from readable_head(key)
     if owner is not None and (head is None or head.fields.owner != owner):
         raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is not None:
-        forks = yield from list_forks(head)
+        forks = yield from list_forks(head, damaged=True)
         if forks:
             raise HasForks(str(key), forks=forks)
-    # At this head: a fork taken in the meantime has moved it.
+    # Delete only at this head: a fork that was created meanwhile has moved it.
     deleted = yield from delete_stream(key, stamp, reason, head)
     freed = yield from free_id(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
     return deleted or freed
 
 
 def set_expiry(
-    key: StreamKey, ttl: float | None, stamp: AppendContext, owner: str | None
+    key: StreamKey, ttl: float | None, sliding: bool, stamp: AppendContext, owner: str | None
 ) -> Operation[None]:
-    """Set when a conversation expires, by the database clock; None: never."""
+    """Set when a conversation expires, by the database clock; None means never.
+
+    With `sliding`, the time starts again with each append.
+    """
     snapshot = yield from load_snapshot(key, expired=True, owner=owner)
     if snapshot is None:
         yield from check_not_retired(key)  # a purged conversation cannot be restored
     snapshot = require_snapshot(key, snapshot)
     at = None if ttl is None else snapshot.now + ttl
-    fields = msgspec.structs.replace(snapshot.fields, expires_at=at)
-    event = new_event(fold.EXPIRES, Expires(at), snapshot.fold)
+    every = ttl if sliding else None
+    fields = msgspec.structs.replace(snapshot.fields, expires_at=at, label=encode_label(every))
+    event = new_event(fold.EXPIRES, Expires(at, every), snapshot.fold)
     yield from store_events(key, snapshot, [event], stamp, expected=snapshot.record, fields=fields)
 
 
-class Expires(msgspec.Struct, frozen=True):
-    """When the conversation expires, in Unix seconds."""
+class Expires(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When the conversation expires, in Unix seconds. `ttl` is set for a sliding expiry."""
 
     at: float | None
+    ttl: float | None = None
 
 
 def read_view(key: StreamKey) -> Operation[ConversationView]:
@@ -167,12 +182,12 @@ def read_view(key: StreamKey) -> Operation[ConversationView]:
 
 
 def list_conversations(tenant: str, after: str) -> Operation[tuple[list[ConversationInfo], str]]:
-    """Return a page of conversations that have not expired, and where the next page starts."""
+    """Return a page of unexpired conversations, and where the next page starts."""
     page = yield from ops.heads(tenant, "conversation", after=after)
     found: list[ConversationInfo] = []
     for head in page:
         expires = head.fields.expires_at
-        if expires is None or expires > head.now:
+        if not is_expired(head):
             found.append(
                 ConversationInfo(head.stream.id, None if expires is None else to_datetime(expires))
             )

@@ -13,14 +13,16 @@ A message is a plain JSON object; unknown fields are left alone. Nothing here do
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ..log.codec.walk import is_dataclass
+
 Message = dict[str, Any]
 
+INSTRUCTION_ROLES: Final = ("system", "developer")
 INTERRUPTED: Final = (
     "This call was interrupted and no result was recorded. "
     "Whether it took effect is unknown; it may be retried if that is safe."
@@ -31,6 +33,7 @@ _BLANK_IMAGE: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
 _SENDABLE_PARTS: Final = ("text", "image", "image_url", "document", "search_result")
+_ONLY_TEXT: Final = frozenset((str,))
 _EXPECTED: Final = (
     "a message must be a dict such as {'role': 'user', 'content': 'Hello'}, or a message object"
     " of an SDK (completion.choices[0].message, an item of response.output)"
@@ -40,6 +43,8 @@ _EXPECTED: Final = (
 def as_message(value: object) -> Message:
     """Return a message as a plain dict that a provider accepts."""
     message: Any = None
+    if type(value) is dict and value and _ONLY_TEXT.issuperset(map(type, value.values())):
+        return value.copy()
     if isinstance(value, Mapping):
         message = {key: _dump_nested(item) for key, item in value.items()}
     elif isinstance(value, type):
@@ -54,7 +59,7 @@ def as_message(value: object) -> Message:
             raise TypeError("a message must not be a Choice of a completion; pass choice.message")
         if message.get("object") == "response":
             raise TypeError("a message must not be a whole response; pass *response.output")
-    elif isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
+    elif isinstance(value, msgspec.Struct) or is_dataclass(value):
         message = msgspec.to_builtins(value)
     if not isinstance(message, dict):
         raise TypeError(f"{_EXPECTED}, got {type(value).__name__}")
@@ -85,7 +90,7 @@ def result_ids(message: Message) -> list[str]:
     if isinstance(kind, str) and (kind.endswith("_call_output") or kind == "tool_search_output"):
         answered = message.get("call_id")
         if answered is None and kind == "local_shell_call_output":
-            answered = message.get("id")  # the one output that names its call in `id`
+            answered = message.get("id")  # the only output that names its call in `id`
         return [answered] if isinstance(answered, str) else []
     if responses := _dicts(message.get("tool_responses")):
         return [_text(response.get("tool_call_id")) for response in responses]
@@ -99,12 +104,12 @@ def result_ids(message: Message) -> list[str]:
 
 
 def is_instruction(message: Message) -> bool:
-    """Return whether it is a system or developer message."""
-    return message.get("role") in ("system", "developer")
+    """Return whether a message is a system or developer message."""
+    return message.get("role") in INSTRUCTION_ROLES
 
 
 def opens_exchange(message: Message) -> bool:
-    """Return whether it is a user's message without tool results: a history may start here."""
+    """Return whether a message is a user's, without tool results: a history may start with it."""
     return (
         message.get("role") == "user"
         and message.get("type") in (None, "message")
@@ -113,15 +118,15 @@ def opens_exchange(message: Message) -> bool:
 
 
 def is_reasoning(message: Message) -> bool:
-    """Return whether it is a reasoning item of the Responses API.
+    """Return whether a message is a reasoning item of the Responses API.
 
-    Providers reject it without the item that followed it, and that item without it.
+    Providers reject it without the item that followed it, and that item without the reasoning.
     """
     return message.get("type") == "reasoning"
 
 
 def is_output(message: Message) -> bool:
-    """Return whether it is output of the model other than reasoning."""
+    """Return whether a message is output of the model other than reasoning."""
     if message.get("role") is not None:
         return bool(message["role"] == "assistant")
     kind = message.get("type")
@@ -133,19 +138,25 @@ def is_output(message: Message) -> bool:
 
 
 def is_answer(message: Message) -> bool:
-    """Return whether it is the assistant's answer: no tool calls, and not a commentary."""
+    """Return whether a message is the assistant's answer: no tool calls, and no commentary."""
     if message.get("role") != "assistant" or message.get("type") not in (None, "message"):
         return False
     return not call_ids(message) and message.get("phase") != "commentary"
 
 
 def is_responses_item(message: Message) -> bool:
-    """Return whether it is a Responses item, whose result need not follow its call immediately."""
+    """Return whether a message is a Responses item.
+
+    Its result need not follow its call immediately.
+    """
     return isinstance(message.get("type"), str) and message.get("role") is None
 
 
 def find_links(message: Message) -> tuple[str | None, str | None]:
-    """Return the links between items other than calls and results: (opened, belongs to)."""
+    """Return the link that an item opens, and the link that it belongs to.
+
+    Links connect items other than calls and results.
+    """
     kind = message.get("type")
     if kind == "mcp_approval_request":
         return f"approval {message.get('id')}", None
@@ -176,7 +187,7 @@ def find_tool_name(message: Message, call_id: str) -> str:
 
 
 def new_missing_result(message: Message, call_id: str) -> Message:
-    """Return a result for an interrupted call that has none."""
+    """Return a message with a result for an interrupted call that has none."""
     kind = message.get("type")
     if isinstance(kind, str) and kind.endswith("_call"):
         return _new_missing_output(kind, call_id)
@@ -318,7 +329,7 @@ def _is_sendable(part: Message) -> bool:
 
 
 def _dump(value: Any) -> Any:
-    """Return what the OpenAI SDK sends for an object: the fields set, without parsed results."""
+    """Return what the OpenAI SDK sends for an object: all set fields except parsed ones."""
     exclude = getattr(value, "__api_exclude__", None)
     if type(value).__name__.startswith("ParsedChatCompletionMessage"):
         exclude = {"parsed": True, "tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 MAX_INLINE_CHARACTERS: Final = 80
-"""A single line of text up to this length is quoted within the line."""
+"""A text of one line up to this length is quoted within the line."""
 
 # The line ends of `str.splitlines`. A reader may break a line at any of them, so each becomes "\n".
 _BREAKS: Final = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
@@ -27,14 +27,14 @@ _BLANK: Final = (
 _BARS: Final = "|\uff5c"
 _NEEDS_ESCAPE: Final = re.compile(f"[{_BLANK}]|<[{_BARS}]")
 _INVISIBLE: Final = re.compile(f"[{_BLANK}]")
-# Joiners are part of words in some languages, and of emoji, like the two selectors of their style.
+# Joiners are part of words in some languages, and of emoji, as are the two emoji style selectors.
 _JOINERS: Final = frozenset("\u200c\u200d")
 _EMOJI_STYLES: Final = frozenset("\ufe0e\ufe0f")
 _KEYCAP: Final = "\u20e3"
 _QUOTES: Final = re.compile(
     '["\u201c-\u201f\u2033\u2036\u275d\u275e\u301d-\u301f\uff02\u02ba\u02dd\u02ee\u00ab\u00bb]'
 )
-"""Characters that end a quotation, or look as if they did."""
+"""Characters that end a quotation, or look as if they do."""
 
 
 class Extract(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def quote_inline(text: str) -> str:
 
 
 def quote_entry(head: str, quoted: Extract, source: str) -> list[str]:
-    """Return a line that ends with a short quotation, or is followed by a long one."""
+    """Return `head` with a short quotation at its end, or followed by the lines of a long one."""
     text = quoted.text
     if (
         not quoted.more
@@ -109,6 +109,9 @@ def _escape(text: str, size: int) -> tuple[str, int]:
         parts.append(escaped)
         previous = escaped[-1:] or previous
         taken += 1
+    if taken < len(text) and previous in _JOINERS:  # what it joins is left out
+        parts.pop()
+        taken -= 1
     return "".join(parts), taken
 
 
@@ -116,7 +119,7 @@ def _escape_character(character: str, before: str, previous: str, after: str) ->
     if character in _BREAKS:
         return "" if before + character == "\r\n" else "\n"
     if character in _BARS and before == "<":
-        return f" {character}"  # some servers take <|im_start|> in a message for a new turn
+        return f" {character}"  # some servers read <|im_start|> in a message as a new turn
     if character in _EMOJI_STYLES:
         is_kept = _is_variant_selector(previous, after)
     elif character in _JOINERS:
@@ -144,6 +147,7 @@ def _can_join(beside: str) -> bool:
         beside > "\u02af"
         and unicodedata.category(beside)[0] in "LMS"
         and not _INVISIBLE.match(beside)
+        and not _QUOTES.match(beside)  # quotations on one line replace it
     )
 
 

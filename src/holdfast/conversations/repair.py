@@ -1,9 +1,9 @@
-"""Find what a provider would reject in a history, and the fixes for it, without losing content.
+"""Find what a provider would reject in a history, and fix it without losing content.
 
-Each call needs its result and each result its call. In chat completions and at Anthropic the
-results of a message's calls follow it immediately; among Responses items they follow before the
-next user message. A reasoning item needs its output. Repairs are lists of fixes, so that they can
-be stored in addition to the messages instead of over them.
+Each call needs its result and each result its call. In chat completions and for Anthropic, the
+results of a message's calls must follow it immediately; Responses items only need them before the
+next user message. A reasoning item needs its output. A repair is a list of fixes, so that it can be
+stored in addition to the messages instead of changing them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .messages import (
 
 
 class Insert(msgspec.Struct, frozen=True):
-    """A message to insert after the one at `after` (-1: first). It comes from that at `source`."""
+    """A message to insert after index `after` (-1: at the start), made from the one at `source`."""
 
     after: int
     message: Message
@@ -50,7 +50,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Remove the message at `index`: its content is elsewhere, or means nothing alone."""
+    """Remove the message at `index`: its content is elsewhere, or means nothing on its own."""
 
     index: int
     kind: str
@@ -61,7 +61,7 @@ Fix = Insert | Replace | Remove
 
 
 class PlacedMessage(msgspec.Struct, frozen=True):
-    """A message of a repaired history, at or after the index `at`, from the message at `source`.
+    """A message of a repaired history: at or after index `at`, made from the message at `source`.
 
     `as_stored` is False for messages that a fix inserted or replaced.
     """
@@ -81,9 +81,9 @@ class _ToolCall:
 
 
 class _CallMatcher:
-    """Matches each result with the newest earlier call of its id that has no result yet.
+    """Matches each result with the newest earlier call with its id that has no result yet.
 
-    Ids repeat: many local models number their calls from one in every turn.
+    Ids repeat: many local models start numbering their calls again in every turn.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
@@ -111,12 +111,12 @@ class _CallMatcher:
 
 
 def pair_calls(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Return the indexes of calls and of their results."""
+    """Return pairs of indexes: a message with a call, and the message with its result."""
     return [(call.index, call.result[0]) for call in _CallMatcher(messages).calls if call.result]
 
 
 def find_fixes(messages: Sequence[Message]) -> list[Fix]:
-    """Return the fixes for what a provider would reject; an empty list if it accepts all."""
+    """Return fixes for everything that a provider would reject; none if it would accept all."""
     fixes = _fix_results(messages)
     fixes += [
         Remove(index, "empty answer", "an answer without content")
@@ -185,7 +185,7 @@ def _fix_results(messages: Sequence[Message]) -> list[Fix]:
 def _rewrite_message(
     index: int, message: Message, moved: set[int], unowned: dict[int, str]
 ) -> list[Fix]:
-    """Return the fixes of a message whose results moved to their calls, or become text."""
+    """Return the fixes for a message whose results were moved to their calls or become text."""
     kind = next(iter(unowned.values()), "late result")
     what = {
         "late result": "a result came after other messages: moved after its call",
@@ -235,7 +235,7 @@ def _find_anchors(
                     break
                 settled.update(own)
                 if len(own) < len(carried) or has_other_content(messages[index]):
-                    break  # its other content must follow all results: insert more before it
+                    break  # its other content must follow all results: insert before it
                 end = index
         anchors[start] = end
     return anchors, settled
@@ -247,7 +247,7 @@ def _belongs_to(match: _CallMatcher, index: int, position: int, start: int) -> b
 
 
 def _count_user_messages(messages: Sequence[Message], match: _CallMatcher) -> list[int]:
-    """Return the number of user messages up to each message, with results that become such."""
+    """Return the number of user messages up to each message, including results that become one."""
     seen, found = 0, []
     for index, message in enumerate(messages):
         seen += opens_exchange(message) or index in match.unowned

@@ -31,7 +31,7 @@ from .write import new_event, new_removal_event, require_snapshot, store_events
 def append_repairs(
     key: StreamKey, stamp: AppendContext, owner: str | None
 ) -> Operation[list[MessageProblem]]:
-    """Repair what a provider would reject, in one append. Write nothing if there is no problem."""
+    """Repair everything that a provider would reject, in one append. Returns the problems."""
     snapshot = yield from load_snapshot(key, owner=owner)
     if snapshot is None:
         return []
@@ -73,7 +73,11 @@ class SummaryRange(msgspec.Struct, frozen=True):
 
 
 def load_summary_range(key: StreamKey, keep_last: int) -> Operation[SummaryRange | None]:
-    """Return the messages to summarize: the last summary, and those since, but `keep_last`."""
+    """Return what to summarize: the last summary, and the messages since except the newest.
+
+    Those are the newest `keep_last` messages, or a few more, so that no unit is cut. Returns None
+    if there is nothing to summarize.
+    """
     snapshot = yield from load_snapshot(key)
     if snapshot is None:
         return None
@@ -100,9 +104,10 @@ def load_summary_range(key: StreamKey, keep_last: int) -> Operation[SummaryRange
 def append_summary(
     key: StreamKey, part: SummaryRange, message: Message, stamp: AppendContext, owner: str | None
 ) -> Operation[MessageEntry | int]:
-    """Store a summary. Return its entry.
+    """Store a summary and return its entry.
 
-    If its messages were rewound or summarized since by another caller, return the current version.
+    If another caller has rewound or summarized its messages since, return the current version
+    instead.
     """
     snapshot = require_snapshot(key, (yield from load_snapshot(key, owner=owner)))
     if snapshot.incarnation != part.snapshot.incarnation:
@@ -128,7 +133,7 @@ def append_summary(
 def _still_live(
     key: StreamKey, snapshot: ConversationSnapshot, part: SummaryRange
 ) -> Operation[bool]:
-    """Return whether no message was removed since the summary was started."""
+    """Return whether all messages that are being summarized are still live."""
     if snapshot.version == part.snapshot.version:
         return True
     entries: Sequence[MessageEntry] = yield from read_newest(key, snapshot, None)

@@ -1,4 +1,4 @@
-"""Record which messages were read from a conversation, by version, to reread them unchanged."""
+"""Record which messages were read from a conversation, by version, to read the same ones again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..log.operations.retired_ids import check_not_retired
 from ..log.operations.stream_ops import load_data
 from .entries import MessageEntry
 from .fold import APPENDED, SUMMARIZED, Summarized, decode_payload
+from .messages import Message
 from .read import (
     ConversationSnapshot,
     check_expiry,
@@ -25,46 +26,49 @@ from .read import (
 )
 
 VersionRange = tuple[int, int]
-"""First and last version of consecutive live messages. For a summary, twice its version."""
+"""The first and last version of consecutive live messages. For a summary, both are its version."""
 
 
 read_listeners: list[Callable[[ReadSource, Iterable[Any]], None]] = []
-"""Called with the source and the messages of every read of a conversation, in its thread."""
+"""Called for every read of a conversation, in the reader's thread, with the source and messages."""
 
 
 class ReadSource:
-    """A read of a conversation: consecutive `entries`, and `others` (pins and the summary)."""
+    """A read of a conversation: consecutive messages, and `others` (pins and the summary).
 
-    __slots__ = ("at", "entries", "incarnation", "key", "log", "others")
+    `messages` are the objects that the reader got, `versions` their versions.
+    """
+
+    __slots__ = ("at", "incarnation", "key", "log", "messages", "others", "versions")
 
     def __init__(
         self,
         key: StreamKey,
         snapshot: ConversationSnapshot,
-        entries: Sequence[MessageEntry],
+        messages: Sequence[Message],
+        versions: Sequence[int],
         others: Sequence[MessageEntry] = (),
     ) -> None:
-        self.log: Log | None = None  # set by the conversation that was read
+        self.log: Log | None = None  # set by the conversation that is read
         self.key, self.incarnation, self.at = key, snapshot.incarnation.hex(), snapshot.version
-        self.entries, self.others = entries, others
+        self.messages, self.versions, self.others = messages, versions, others
 
-    def versions(self, messages: Iterable[Any]) -> list[int]:
-        """Return the versions of those messages that come unchanged from the conversation."""
-        versions = {id(entry.message): entry.version for entry in (*self.entries, *self.others)}
+    def find_versions(self, messages: Iterable[Any]) -> list[int]:
+        """Return the versions of the messages that come unchanged from the conversation."""
+        versions = dict(zip(map(id, self.messages), self.versions, strict=True))
+        versions.update((id(entry.message), entry.version) for entry in self.others)
         return [versions[id(message)] for message in messages if id(message) in versions]
 
     def to_ranges(self, messages: Iterable[Any]) -> list[VersionRange | list[Any]]:
-        """Return the messages as version ranges, and as lists where they come from elsewhere."""
+        """Return version ranges, and lists of messages that come from elsewhere."""
         # By identity: an edited message is a different object.
-        indexes = {id(entry.message): index for index, entry in enumerate(self.entries)}
+        indexes = {id(message): index for index, message in enumerate(self.messages)}
         other_versions = {id(entry.message): entry.version for entry in self.others}
         ranges: list[VersionRange | list[Any]] = []
         next_index = -1
         for message in messages:
             index, last = indexes.get(id(message)), ranges[-1] if ranges else None
-            version = (
-                other_versions.get(id(message)) if index is None else self.entries[index].version
-            )
+            version = other_versions.get(id(message)) if index is None else self.versions[index]
             if version is None:
                 if isinstance(last, list):
                     last.append(message)
@@ -84,7 +88,7 @@ def read_message_at(key: StreamKey, incarnation: str, base: int, version: int) -
     Raises `NotFound` if that incarnation of the conversation was deleted.
     """
     page = yield from ops.read(key, after=max(version - base, 1) - 1, limit=1, decoded=True)
-    head = yield from ops.head(key)  # after the message: it is not of a later incarnation
+    head = yield from ops.head(key)  # read last: the message is not from a later incarnation
     if head is None:
         yield from check_not_retired(key)
     if head is None or head.incarnation.hex() != incarnation:
@@ -98,7 +102,7 @@ def read_message_at(key: StreamKey, incarnation: str, base: int, version: int) -
 def reread_messages(
     key: StreamKey, incarnation: str, at: int, ranges: Sequence[VersionRange]
 ) -> Operation[list[Any]]:
-    """Return the messages of the ranges as of version `at`; without ranges, all live messages."""
+    """Return the messages in the ranges as of version `at`; all live messages without ranges."""
     snapshot = yield from load_snapshot(key)
     if snapshot is None or snapshot.incarnation.hex() != incarnation:
         raise NotFound(f"the messages no longer exist: {key} was deleted since")

@@ -1,4 +1,4 @@
-"""Sync a conversation with a list that the caller owns, by appending its new messages."""
+"""Sync a conversation with a list of messages that the caller owns, by appending the new ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Mirror(msgspec.Struct, frozen=True):
 
 
 class SyncResult(msgspec.Struct, frozen=True):
-    """The result of a sync. `version` is set if it would undo another writer's messages."""
+    """The result of a sync. `version` is set if the sync would undo another writer's messages."""
 
     appended: int = 0
     undone: int = 0
@@ -115,7 +115,7 @@ def _read_live(
     mirror: Mirror | None,
     redact: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Operation[Mirror]:
-    """Return the live messages; the last mirror, if nothing was written since."""
+    """Return the live messages: the last mirror, if nothing was written since then."""
     if snapshot is None:
         return Mirror(b"", 0, [], [])
     if mirror is not None and (mirror.incarnation, mirror.version) == (
@@ -135,7 +135,7 @@ def _undo_events(
 ) -> Operation[tuple[list[NewEvent], Marks]]:
     """Return the events that leave only the first `keep` messages, and the marks after them.
 
-    It is a rewind, if that restores exactly those messages; else removals.
+    One rewind, if it restores exactly those messages; otherwise one removal per message.
     """
     kept, to = versions[:keep], versions[keep - 1] if keep else 0
     then = yield from read_fold_at(key, snapshot, to)
@@ -158,11 +158,11 @@ def _undo_events(
 def _match_lists(
     live: Sequence[bytes], given: Sequence[bytes], preamble: Sequence[bool]
 ) -> tuple[int, int]:
-    """Return the number of live messages to keep, and the index of the first new given one.
+    """Return how many live messages to keep, and the index of the first new message in `given`.
 
-    A list whose start or middle was trimmed to save tokens must not undo messages: if the given
+    A list whose start or middle was trimmed to save tokens must not undo messages. So if the given
     list continues, after the common start, with the end of the live list, all live messages stay. A
-    system prompt or a summary before that end (`preamble`) is part of the trimming.
+    system prompt or a summary before that end (`preamble`) counts as part of the trimming.
     """
     same = 0
     for ours, theirs in zip(live, given, strict=False):

@@ -1,7 +1,7 @@
 """Count the tokens of a message.
 
 Only the provider knows the exact number. A counter is any function from a message to a number. The
-default is tiktoken's if it works without a network, else an estimate that is rather too high.
+default is tiktoken if it works without a network, otherwise an estimate that errs on the high side.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import importlib
 import os
 from collections.abc import Callable, Sized
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from .messages import Message
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Counter = Callable[[Message], int]
 
@@ -24,10 +26,11 @@ TOKENS_PER_MESSAGE: Final = 4
 TOKENS_PER_CALL: Final = 8
 TOKENS_PER_IMAGE: Final = 1500
 
-# The cost of bytes in sixths of a token. Prose costs less; keys, numbers and base64 as much.
+# The cost of bytes in sixths of a token. In fact prose costs less; keys, numbers and base64 cost
+# about that much.
 _CHEAP: Final = b"abcdefghijklmnopqrstuvwxyz \n\t\r"
 _ASCII: Final = bytes(range(128))
-_FOUR_BYTES: Final = bytes(range(0xF0, 0xF8))  # the first byte of emoji and of rare scripts
+_FOUR_BYTES: Final = bytes(range(0xF0, 0xF8))  # the first byte of emoji and rare scripts
 _SIXTHS_CHEAP, _SIXTHS_ASCII, _SIXTHS_OTHER, _SIXTHS_FOUR = 2, 6, 3, 9
 
 _IMAGE_TYPES: Final = frozenset(
@@ -70,7 +73,7 @@ _O200K_SHA256: Final = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b
 
 
 def default_counter() -> Counter:
-    """Return tiktoken's o200k_base counter if its data is on this machine, else `estimate`.
+    """Return a counter with tiktoken's o200k_base if its data is on this machine, else `estimate`.
 
     The network is never used.
     """
@@ -79,7 +82,7 @@ def default_counter() -> Counter:
 
 
 def estimate(message: Message) -> int:
-    """Estimate the number of tokens of a message, rather too high than too low.
+    """Estimate the number of tokens of a message, erring on the high side.
 
     Three lower-case letters or spaces count as one token, any other ASCII character as one, two
     bytes of UTF-8 beyond ASCII as one, and an emoji as three. Each message adds 4 and each tool
@@ -89,7 +92,7 @@ def estimate(message: Message) -> int:
 
 
 def text_counter(encode: Callable[[str], Sized]) -> Counter:
-    """Return a counter that uses a tokenizer of text.
+    """Return a counter that uses a text tokenizer.
 
     Example:
         >>> text_counter(tiktoken.get_encoding("o200k_base").encode_ordinary)
@@ -125,7 +128,7 @@ def _estimate_text(text: str) -> int:
 
 
 def _sent_part(message: Message) -> Any:
-    """Return the part that is sent: AutoGen's content repeats its several results."""
+    """Return the part that is sent: with several results, AutoGen's content only repeats them."""
     responses = message.get("tool_responses")
     return responses if responses and message.get("role") == "tool" else message
 
@@ -146,9 +149,9 @@ def _collect_texts(value: Any, texts: list[str]) -> int:
     if kind in _AUDIO_TYPES:
         return max(
             TOKENS_PER_IMAGE, _text_length(value) // 1000
-        )  # ten tokens a second, at a modest bit rate
+        )  # ten tokens per second, at a modest bit rate
     if kind in _FILE_TYPES:
-        return max(TOKENS_PER_IMAGE, _text_length(value) // 16)  # a page of text is some 20 KB
+        return max(TOKENS_PER_IMAGE, _text_length(value) // 16)  # a page of text is about 20 KB
     extra = (
         TOKENS_PER_CALL
         if "_call" in kind or kind in ("tool_use", "tool_result") or "function" in value
@@ -176,7 +179,8 @@ def _text_length(value: Any) -> int:
 
 def _tiktoken_data_path() -> Path | None:
     """Return where tiktoken caches the data of o200k_base; None if its cache is disabled."""
-    import tempfile  # here: importing holdfast does not need it
+    import tempfile  # here: importing holdfast does not need them
+    from pathlib import Path
 
     named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if named == "":

@@ -1,8 +1,8 @@
 """Windows: the part of a history that fits a token budget and that a provider accepts.
 
-A history is cut between exchanges: a user's message and all that follows up to the next one. Within
-an exchange the smallest piece is a unit: a call with its results, reasoning with its output, or a
-single message.
+A history is cut between exchanges. An exchange is a user's message and everything up to the next
+one. The smallest piece of an exchange is a unit: a call with its results, reasoning with its
+output, or a single message.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .messages import (
 from .read import (
     ConversationSnapshot,
     load_snapshot,
+    load_snapshot_at,
     read_marks,
     read_newest,
     read_pinned,
@@ -48,8 +49,9 @@ class NoCutFound(ValueError):
 
 
 def find_unit_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the indexes at which a unit starts: a history can be cut there."""
-    # A unit opens after its first message and closes after its last; if none is open, one starts.
+    """Return the indexes at which units start: a history can be cut there."""
+    # A unit opens after its first message and closes after its last. Where none is open, one
+    # starts.
     steps = [0] * (len(messages) + 1)
     for first, last in [
         *pair_calls(messages),
@@ -75,10 +77,10 @@ def fit_window(
 ) -> list[Message]:
     """Return the newest messages that fit the budget, as a history that a provider accepts.
 
-    `tail` has the newest messages, oldest first; with `whole` there are no others. Kept are
-    `system`, the pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in
-    place of the cut messages `summary`, which covers all before the tail and the first `covered`
-    messages in it. The result is in that order, then the history from the cut.
+    `tail` has the newest messages, oldest first; `whole` means that there are no others. The result
+    starts with `system`, the pinned messages before the tail (`pins`) and in it (`pinned`, by
+    index) and, if messages were cut, `summary`, which covers everything before the tail and its
+    first `covered` messages. Then comes the history from the cut.
 
     Raises `BudgetExceeded` if not even the newest exchange fits, and `NoCutFound` if no exchange
     starts in a tail that is not the whole history.
@@ -113,7 +115,7 @@ def fit_window(
 
 
 class _WindowLayout:
-    """A repaired history: messages that always stay (`stays`), and possible `cuts`, ascending."""
+    """A repaired history: which messages always stay (`stays`), and possible `cuts`, ascending."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class _WindowLayout:
     ) -> None:
         before = list(pins)
         while before and is_reasoning(before[-1]) and 0 not in pinned:
-            before.pop()  # its output is not here
+            before.pop()  # its output is not in the window
         first = len(before)
         messages = [*before, *tail]
         self.placed = place_messages(messages, find_fixes(messages))
@@ -133,7 +135,7 @@ class _WindowLayout:
         starts = find_unit_starts(repaired)
         kept = {*range(first), *(first + index for index in pinned)}
         self.stays = _mark_kept(self.placed, starts, kept, whole)
-        # Only a message of the user opens an exchange, not a result that was rewritten as one.
+        # Only a user's own message opens an exchange, not a result that was rewritten as one.
         opening = {
             index
             for index in starts
@@ -145,7 +147,7 @@ class _WindowLayout:
         if whole:
             cuts.update(starts if not opening else (), (0,))
         else:
-            # A link to an item that is not here leads before the tail: it cannot be sent alone.
+            # An item that is linked to another one before the tail can't be sent without it.
             cuts -= {*range(max(_find_linked(repaired)[1], default=-1) + 1)}
         self.cuts = sorted(cuts)
 
@@ -153,7 +155,7 @@ class _WindowLayout:
 def _mark_kept(
     placed: Sequence[PlacedMessage], starts: Sequence[int], kept: Collection[int], whole: bool
 ) -> list[bool]:
-    """Return for each message whether it stays: pinned units, and instructions that come first."""
+    """Return for each message whether it stays: pinned units and leading instructions do."""
     stays = [False] * len(placed)
     leading = whole
     for start, end in zip(starts, [*starts, len(placed)][1:], strict=True):
@@ -167,7 +169,7 @@ def _mark_kept(
 def _find_cuts_after_summary(
     placed: Sequence[PlacedMessage], starts: Sequence[int], opening: Collection[int], end: int
 ) -> list[int]:
-    """Return cuts inside the exchange in which the summary ends: it covers that one's start."""
+    """Return cuts inside the exchange in which the summary ends: it covers the exchange's start."""
     found: list[int] = []
     for index in starts:
         if placed[index].at < end:
@@ -181,7 +183,7 @@ def _find_cuts_after_summary(
 
 
 def _find_linked(messages: Sequence[Message]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the pairs of linked items, and the items whose link leads elsewhere."""
+    """Return the pairs of linked items, and the items whose counterpart is not in the list."""
     opened: dict[str, int] = {}
     pairs: list[tuple[int, int]] = []
     unlinked: list[int] = []
@@ -214,10 +216,19 @@ def _find_reasoning_spans(messages: Sequence[Message]) -> list[tuple[int, int]]:
 
 
 def read_window(
-    key: StreamKey, budget: int, system: Sequence[Message], count: Counter
+    key: StreamKey,
+    budget: int,
+    system: Sequence[Message],
+    count: Counter,
+    version: int | None = None,
 ) -> Operation[SourcedList]:
-    """Return the newest messages that fit, with those that must stay. Read only what is needed."""
-    snapshot = yield from load_snapshot(key)
+    """Return the newest messages that fit, and the ones that must stay; also as of a `version`.
+
+    Reads only what is needed.
+    """
+    snapshot = yield from (
+        load_snapshot(key) if version is None else load_snapshot_at(key, version)
+    )
     fold = snapshot.fold if snapshot else ConversationFold()
     spent, opened = 0, False
 
@@ -235,7 +246,7 @@ def read_window(
         tail = (yield from scan_live(key, fold))[::-1]
     try:
         return (yield from _fit_tail(key, snapshot, tail, budget, system, count))
-    except NoCutFound:  # all was read, and the count in the newest record is different
+    except NoCutFound:  # everything was read, and the newest record has another count
         raise CorruptRecord(
             str(key), what="the message count of its newest record is wrong"
         ) from None
@@ -279,7 +290,11 @@ def _fit_tail(
         covered=count_covered(tail, marks),
     )
     others = [*before, summary] if summary else before
-    return SourcedList(fitting, ReadSource(key, snapshot, tail, others) if snapshot else None)
+    source = None
+    if snapshot is not None:
+        messages, versions = [entry.message for entry in tail], [entry.version for entry in tail]
+        source = ReadSource(key, snapshot, messages, versions, others)
+    return SourcedList(fitting, source)
 
 
 def count_covered(entries: Sequence[MessageEntry], marks: Marks) -> int:
@@ -318,9 +333,9 @@ def find_pending(key: StreamKey) -> Operation[MessageEntry | None]:
 
 
 def find_answer(key: StreamKey, version: int) -> Operation[MessageEntry | None]:
-    """Return the model's final answer to the message of that version.
+    """Return the model's final answer to the message at that version.
 
-    None if there is no answer yet, or the message is not live.
+    Returns None if there is no answer yet, or the message is not live.
     """
     snapshot = yield from load_snapshot(key)
     if snapshot is None:
@@ -335,18 +350,18 @@ def find_answer(key: StreamKey, version: int) -> Operation[MessageEntry | None]:
         if is_answer(entry.message):
             answer = entry
         elif call_ids(entry.message) or result_ids(entry.message):
-            answer = None  # the model continued after it
+            answer = None  # the model continued after this answer
     return answer
 
 
 def find_problems(key: StreamKey) -> Operation[list[MessageProblem]]:
-    """Return what a provider would reject, in order."""
+    """Return the problems that a provider would reject, in order."""
     entries = yield from read_newest(key, (yield from load_snapshot(key)), None)
     return [problem for problem, _ in find_problem_fixes(entries)]
 
 
 def find_problem_fixes(entries: Sequence[MessageEntry]) -> list[tuple[MessageProblem, Any]]:
-    """Return what a provider would reject in these messages, each with its fix."""
+    """Return the problems that a provider would reject in these messages, each with its fix."""
     found = []
     for fix in find_fixes([entry.message for entry in entries]):
         index = fix.after if isinstance(fix, Insert) else fix.index

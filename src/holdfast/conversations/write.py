@@ -1,4 +1,4 @@
-"""Operations that change a conversation. Each reads, decides, and makes one append."""
+"""Operations that change a conversation. Each one reads, decides, and makes one append."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import msgspec
 from ..backends import AppendResult, HeadFields, StreamKey
 from ..errors import Conflict, NotFound
 from ..log import operations as ops
-from ..log.codec import encode
-from ..log.events import AppendContext, NewEvent
+from ..log.codec import encode, encode_short_texts
+from ..log.events import INLINE_BYTES, AppendContext, NewEvent, encode_envelopes, new_append_context
 from ..log.ids import append_id
-from ..log.operations import Operation
+from ..log.operations import AppendRecords, Operation
 from ..log.operations.stream_ops import append_events
 from . import fold as _fold
 from .entries import MessageEntry
 from .fold import ConversationFold, Marks, Rewound
+from .messages import INSTRUCTION_ROLES
 from .read import (
     ConversationSnapshot,
     find_segment,
@@ -27,15 +28,19 @@ from .read import (
     read_newest,
     read_segments,
 )
+from .sliding_expiry import slide_fields
 
 EXACT_MESSAGES: Final = 16
-"""An append of more messages than this must meet exactly the state that it was prepared for."""
+"""An append of more messages than this succeeds only at the exact state it was prepared for."""
 MAX_SILENT_EVENTS: Final = 100
 MAX_SCANNED_EVENTS: Final = 5000
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """An encoded message to append. `pin`: keep it in every window. `leads`: a system prompt."""
+    """An encoded message to append.
+
+    `pin` keeps it in every window; `leads` marks a system prompt.
+    """
 
     data: bytes
     pin: bool = False
@@ -45,6 +50,8 @@ class NewMessage(msgspec.Struct, frozen=True):
 def encode_message(
     message: dict[str, Any], meta: dict[str, Any] | None, *, pin: bool, leads: bool
 ) -> NewMessage:
+    if not meta and not pin and (short := encode_short_texts(message)) is not None:
+        return NewMessage(b'{"message":%b}' % short, False, leads)
     data: dict[str, Any] = {"message": message}
     if meta:
         data["meta"] = meta
@@ -69,9 +76,9 @@ def append_messages(
     pinning = any(message.pin or message.leads for message in new)
     if pinning:
         marks = yield from read_marks(key, fold)
-    # An append that depends on the state must meet exactly that state. So must a large one: each of
-    # its messages then has an exact fold. Messages of a small append may land after those of
-    # another writer, and have the fold from before.
+    # An append that depends on the state succeeds only at exactly that state. So does a large one,
+    # so that each of its messages has an exact fold. The messages of a small append may land after
+    # those of another writer, and then have an older fold.
     exact = pinning or owner is not None or len(new) > EXACT_MESSAGES or if_version is not None
     events = new_message_events(fold, marks, new, exact)
     expected = snapshot.record if snapshot and exact else 0 if snapshot is None else None
@@ -80,10 +87,73 @@ def append_messages(
     return (yield from store_events(key, snapshot, events, stamp, id=id, expected=expected))
 
 
+class PlainAppend:
+    """An append of a few short texts to a known state, without an operation that has to be run.
+
+    Most appends are of this kind. `append_messages` is the specification: for these messages it
+    makes the same request and the same next snapshot. All other appends use `append_messages`, and
+    so does an append that meets a conflict. `now` is when the snapshot was used.
+    """
+
+    __slots__ = ("now", "request", "snapshot", "stamp")
+
+    def __init__(
+        self,
+        key: StreamKey,
+        bodies: Sequence[bytes],
+        stamp: AppendContext,
+        snapshot: ConversationSnapshot,
+        now: float,
+    ) -> None:
+        self.request = AppendRecords(key, bodies, stamp, incarnation=snapshot.incarnation)
+        self.stamp, self.snapshot, self.now = stamp, snapshot, now
+
+    def finish(self, answer: AppendResult) -> tuple[AppendResult, ConversationSnapshot | None]:
+        """Return the result in versions of the conversation, and the snapshot after the append.
+
+        The snapshot is None if another writer appended as well.
+        """
+        before, base = self.snapshot, self.snapshot.fold.base
+        if base:
+            answer = AppendResult(
+                answer.first + base, answer.last + base, answer.duplicate, answer.now
+            )
+        fold = before.fold
+        if answer.duplicate or answer.first != fold.seen + 1:
+            return answer, None
+        count = fold.count + answer.last - fold.seen
+        fold = ConversationFold(answer.last, count, base, fold.marks)
+        at = self.stamp.at
+        return answer, ConversationSnapshot(
+            before.incarnation, before.fields, fold, answer.now or at, at
+        )
+
+
+def new_plain_append(
+    key: StreamKey, messages: Sequence[object], snapshot: ConversationSnapshot, now: float
+) -> PlainAppend | None:
+    """Return the append of these messages to this state; None if it is not plain."""
+    fields = snapshot.fields
+    if fields.expires_at is not None or fields.label is not None:
+        return None
+    if not 0 < len(messages) <= EXACT_MESSAGES:
+        return None
+    events, carried = [], _fold.encode_fold(snapshot.fold)
+    for message in messages:
+        if type(message) is not dict or not message or message.get("role") in INSTRUCTION_ROLES:
+            return None
+        text = encode_short_texts(message)
+        if text is None or len(text) > INLINE_BYTES // 2:  # escaped, it may have become a blob
+            return None
+        events.append(NewEvent(_fold.APPENDED, b'{"message":%b}' % text, 1, carried))
+    stamp = new_append_context()
+    return PlainAppend(key, encode_envelopes(events, stamp, {}), stamp, snapshot, now)
+
+
 def refresh_snapshot(
     key: StreamKey, snapshot: ConversationSnapshot | None, stamp: AppendContext, owner: str | None
 ) -> Operation[ConversationSnapshot | None]:
-    """Return `snapshot` if it can still be valid, without a read; else the current state."""
+    """Return `snapshot`, without a read, if it may still be valid; otherwise the current state."""
     expires = snapshot.fields.expires_at if snapshot else None
     if (
         snapshot is None
@@ -99,8 +169,8 @@ def _resolve_if_version(
 ) -> Operation[int]:
     """Return the stream version to expect, for a caller whose version is not the newest.
 
-    It is the newest one if only silent events came since: a renewed turn does not matter to the
-    caller. Otherwise it is a conflict, unless the append has an id: a repeat succeeds whatever the
+    If only silent events came since, it is the newest version: a renewed turn does not matter to
+    the caller. Otherwise it is a conflict, unless the append has an id: a repeat succeeds at any
     version, so it is sent with an expected version at which nothing new can be stored.
     """
     version = snapshot.version if snapshot else 0
@@ -128,11 +198,11 @@ def _is_unchanged_since(
 def new_message_events(
     fold: ConversationFold, marks: Marks, new: Sequence[NewMessage], exact: bool
 ) -> list[NewEvent]:
-    """Return the events of messages that follow on `fold`: immediately, if `exact`.
+    """Return the events of messages that come after `fold`; immediately after it, if `exact`.
 
     Messages that the caller pins, and a system prompt before all others, stay in every window.
     """
-    events, now = [], fold
+    events, now, carried = [], fold, b""
     for message in new:
         own = None
         if message.pin or (message.leads and now.count == len(marks.pins)):
@@ -141,14 +211,15 @@ def new_message_events(
                 raise ValueError(
                     f"a conversation must have at most {_fold.MAX_PINS} pinned messages"
                 )
-        carried = _fold.encode_fold(_with_marks(now if exact else fold, own))
+        if exact or not carried:
+            carried = _fold.encode_fold(_with_marks(now if exact else fold, own))
         events.append(NewEvent(_fold.APPENDED, message.data, 1, carried))
         now = _fold.advance_fold(now, now.seen + 1, _fold.APPENDED, None, own)
     return events
 
 
 def _with_marks(fold: ConversationFold, own: Marks | None) -> ConversationFold:
-    return msgspec.structs.replace(fold, own=own)
+    return fold if fold.own is own else msgspec.structs.replace(fold, own=own)
 
 
 def store_events(
@@ -163,10 +234,15 @@ def store_events(
 ) -> Operation[tuple[AppendResult, ConversationSnapshot | None]]:
     """Append events, and return the result in versions of the conversation.
 
-    The second value is the snapshot after it, or None if another writer appended as well.
+    The second value is the snapshot after the append, or None if another writer appended as well.
     """
     incarnation = snapshot.incarnation if snapshot else append_id(stamp.id)
     base = snapshot.fold.base if snapshot else 0
+    if fields is None and snapshot is not None and snapshot.fields.label is not None:
+        fields = slide_fields(key, snapshot, stamp.at)
+        if fields is not None and expected is None:
+            # These fields must not replace those of another process, such as the lease of a turn.
+            expected = snapshot.record
     try:
         answer = yield from append_events(
             key, events, stamp, id=id, expected=expected, fields=fields, incarnation=incarnation
@@ -183,7 +259,8 @@ def store_events(
             incarnation,
             fields or (snapshot.fields if snapshot else HeadFields()),
             advance_over(fold, events),
-            answer.now,
+            answer.now or stamp.at,
+            stamp.at,
         )
     return AppendResult(first, last, answer.duplicate, answer.now), after
 
@@ -191,7 +268,9 @@ def store_events(
 def advance_over(fold: ConversationFold, events: Sequence[NewEvent]) -> ConversationFold:
     for event in events:
         data = msgspec.json.decode(event.data) if event.type == _fold.REWOUND else None
-        own = msgspec.json.decode(event.fold, type=ConversationFold).own
+        own = None
+        if not event.fold.endswith(_fold.NO_MARKS):
+            own = msgspec.json.decode(event.fold, type=ConversationFold).own
         fold = _fold.advance_fold(fold, fold.seen + 1, event.type, data, own)
     return fold
 
@@ -211,7 +290,7 @@ def require_snapshot(key: StreamKey, snapshot: ConversationSnapshot | None) -> C
 
 
 def rewind(key: StreamKey, to: int, stamp: AppendContext, owner: str | None) -> Operation[int]:
-    """Undo everything after a version, including rewinds. Return the number of removed messages."""
+    """Undo everything after a version, even rewinds. Return the number of removed messages."""
     snapshot = yield from load_snapshot(key, owner=owner)
     if to == 0 and (snapshot is None or snapshot.fold.count == 0):
         return 0
@@ -243,7 +322,7 @@ def new_rewind_event(
 def has_only_grown(
     key: StreamKey, snapshot: ConversationSnapshot, after: int, before: int
 ) -> Operation[bool]:
-    """Return whether messages were only added between two versions, not removed or repaired."""
+    """Return whether messages were only added between two versions, never removed or repaired."""
     if before - after > MAX_SCANNED_EVENTS:
         return False
     parts = yield from read_segments(key, snapshot.fold.base)
@@ -260,7 +339,7 @@ def has_only_grown(
 
 
 def pop(key: StreamKey, stamp: AppendContext, owner: str | None) -> Operation[MessageEntry | None]:
-    """Remove the newest message. A second caller removes the one before it."""
+    """Remove the newest message and return it. A second caller gets the one before it."""
     snapshot = yield from load_snapshot(key, owner=owner)
     found = yield from read_newest(key, snapshot, 1)
     if not found or snapshot is None:
