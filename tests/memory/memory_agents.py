@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast import Task
 
-LIVES = Path("lives")
+RUNS = Path("runs")
 
 
 def compare() -> str:
@@ -24,9 +24,9 @@ def buyer(task: Task) -> str:
 
 
 def fickle(task: Task) -> str:
-    """Comes to another result in every other life, and so to one that was never recorded if it is
-    killed before its end."""
-    life = int(LIVES.read_text()) + 1 if LIVES.exists() else 1
-    LIVES.write_text(str(life))
+    """Return another result in every other run, so one that was never recorded if it is killed
+    before its end."""
+    run = int(RUNS.read_text()) + 1 if RUNS.exists() else 1
+    RUNS.write_text(str(run))
     task.discover("the vendor answers on Mondays")
-    return f"offer number {life % 2}"
+    return f"offer number {run % 2}"

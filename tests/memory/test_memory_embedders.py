@@ -198,4 +198,5 @@ def test_a_missing_package_is_named(module: str, call: str, extra: str) -> None:
         f"*; {call}"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert f"pip install '.[{extra}]'" in done.stderr.splitlines()[-1]
+    message = done.stderr.partition("MissingExtra: ")[2]
+    assert f"pip install '.[{extra}]'" in message.splitlines()[0]

@@ -73,7 +73,7 @@ def test_a_store_that_was_restored_from_a_backup_shows_what_is_in_it_and_what_is
 def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(
     tmp_path: Path, more: int
 ) -> None:
-    """Both have the same life, and are at the same version, or not: only the records differ."""
+    """Both are the same incarnation, at the same version or not: only the records differ."""
     first, second, index = f"{tmp_path}/a.db", f"{tmp_path}/b.db", tmp_path / "index.db"
     remember(first, "Ann likes tea", index=index)
     assert run("copy", first, second).exit_code == 0
@@ -105,8 +105,8 @@ def test_the_position_in_an_index_says_which_record_is_there(tmp_path: Path) -> 
 
 def test_an_event_of_a_kind_that_only_a_newer_release_knows_is_passed_over(tmp_path: Path) -> None:
     from holdfast.log import operations as ops
-    from holdfast.log.events import NewEvent
-    from holdfast.log.operations.stream_ops import append_events, new_append_context
+    from holdfast.log.events import NewEvent, new_append_context
+    from holdfast.log.operations.stream_ops import append_events
 
     with holdfast.open(url_of("sqlite", tmp_path)) as store:
         memory = store.memory("m")
@@ -274,18 +274,18 @@ def test_of_two_who_supersede_the_same_memory_at_once_the_second_is_told(
     url = url_of(name, tmp_path)
     with holdfast.open(url) as store, holdfast.open(url) as other:
         mine, theirs = store.memory("m"), other.memory("m")
-        append = type(mine)._append
+        prepare = type(mine)._prepare_memories
         for rival in ("supersede", "forget"):
             old = mine.remember(f"Ann signs the orders, says the {rival}r")
 
-            def after_the_rival(self: Any, make: Any, old: str = old, rival: str = rival) -> Any:
-                monkeypatch.setattr(type(mine), "_append", append)
+            def after_the_rival(self: Any, new: Any, old: str = old, rival: str = rival) -> Any:
+                monkeypatch.setattr(type(mine), "_prepare_memories", prepare)
                 theirs.supersede(
                     old, "Carl signs the orders"
                 ) if rival == "supersede" else theirs.forget(old)
-                return append(self, make)
+                return prepare(self, new)
 
-            monkeypatch.setattr(type(mine), "_append", after_the_rival)
+            monkeypatch.setattr(type(mine), "_prepare_memories", after_the_rival)
             with pytest.raises(holdfast.NotFound, match="another process superseded"):
                 mine.supersede(old, "Bob signs the orders")
             assert texts(store) == texts(other) == ["Carl signs the orders"]

@@ -14,12 +14,13 @@ from helpers.example_counts import examples
 from helpers.memory.learning_tasks import BUYER, GOAL, known, remembered
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
-from helpers.tasks.task_views import FLAG, T, own_words, texts, view_of
+from helpers.tasks.task_views import FLAG, T, done, own_words, step, texts, view_of
 from holdfast import MemoryItem, Store, Suspended, Task, testing
 from holdfast.memory.embedders import Embedder
 from holdfast.memory.model import Remembered
 from holdfast.tasks.memory import drop_recalled
 from holdfast.tasks.resume_context.context import build_resume_context
+from holdfast.tasks.resume_context.queries import recall_queries
 
 pytestmark = pytest.mark.usefixtures("no_agents")
 
@@ -46,7 +47,6 @@ def briefing(ways: Ways, id: str = "t", **options: Any) -> Any:
     return ways.resume(work, id, **BUYER)
 
 
-@pytest.mark.every_engine
 def test_a_new_task_is_told_what_earlier_ones_of_its_agent_have_left(ways: Ways) -> None:
     buy(ways, "sales", discover=["laptops need an approval by Ann"])
     day = next(iter(ways.store.memory("buyer").all())).at.strftime("%Y-%m-%d")
@@ -113,11 +113,11 @@ def test_the_same_task_and_the_same_memories_give_the_same_briefing(store: Store
     with store.task("t", **BUYER):
         pass
     first = store.task("t").resume_context()
-    before = [hit.text for hit in memory.recall(GOAL)]
+    before = [hit.text for hit in memory.recall(GOAL, min_score=0)]
     assert before == list(first.memories.values()) and "laptops are free today" in before
     with testing.fake_clock(start=store.task("t").view().created_at.timestamp() + 1e9):
         later = store.task("t").resume_context()
-        after = [hit.text for hit in memory.recall(GOAL)]
+        after = [hit.text for hit in memory.recall(GOAL, min_score=0)]
     before.remove("laptops are free today")
     assert after == before[::-1]  # what is new counts a little more, but not for ever
     assert list(later.memories.values()) == before
@@ -133,7 +133,7 @@ def test_what_is_recalled_stays_a_quotation(text: str, source: str, budget: int)
     memory = MemoryItem(
         id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={},
         author=FLAG, importance=0.5, subject=None,
-        expires_at=None, mentions=1,
+        expires_at=None, mentions=1, told_at=T,
     )  # fmt: skip
     context = build_resume_context(view_of(), budget, memories=[memory])
     assert FLAG not in own_words(context)
@@ -203,6 +203,110 @@ def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_agent(store: Store
     assert embed.asked == []
     with pytest.raises(TypeError, match="async"):
         holdfast.agent("a", embed=Embedder(awaited, name="meant"))(lambda task: None)
+
+
+# -- for the next steps ----------------------------------------------------------------------------
+
+TRIP = {"goal": "Arrange the visit of the auditors", "agent": "buyer"}
+HOTEL = "The Flandria in Ghent has quiet hotel rooms"
+
+
+def visit(ways: Ways, plan: list[Any], **options: Any) -> list[str]:
+    """What is told to a task with this plan whose first item is done."""
+    for number in range(9):
+        ways.store.memory("buyer").remember(f"auditors want a visit to warehouse {number}")
+    ways.store.memory("buyer").remember_many(
+        [{"text": HOTEL}, {"text": "Parking in Ghent is free on Sundays"}, {"text": "Ann left"}]
+    )
+
+    async def work(task: Any) -> Any:
+        items = await task.make_plan(plan)
+        await task.step(items[0], lambda: "done")
+        return await task.resume_context(**options)
+
+    return list(ways.resume(work, **TRIP).memories.values())
+
+
+def test_what_fits_the_next_step_is_told_however_much_fits_the_goal(ways: Ways) -> None:
+    told = visit(ways, ["ask for the date", "book a hotel in Ghent", "report"])
+    assert HOTEL in told and len(told) == 5
+    assert sum("auditors" in text for text in told) == 3
+    assert "Ann left" not in told
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"name": "2", "description": "book a hotel in Ghent"},
+        {"name": "2", "args": {"what": "hotel", "where": "Ghent"}},
+    ],
+)
+def test_what_fits_the_details_of_the_next_step_is_told(ways: Ways, item: Any) -> None:
+    assert HOTEL in visit(ways, ["1", item, "3"])
+
+
+@ON_MEMORY
+def test_what_fits_only_a_finished_step_is_not_asked_for(ways: Ways) -> None:
+    assert HOTEL not in visit(ways, ["book a hotel in Ghent", "report"], memories=50)
+
+
+def test_what_fits_an_interrupted_step_is_told(ways: Ways) -> None:
+    ways.store.memory("buyer").remember(HOTEL)
+
+    async def work(task: Any) -> None:
+        def stop() -> None:
+            raise KeyboardInterrupt
+
+        await task.step("book a hotel in Ghent", holdfast.step(once=True)(stop))
+
+    with pytest.raises(KeyboardInterrupt):
+        ways.resume(work, **TRIP)
+    told = ways.store.task("t").resume_context()
+    assert list(told.memories.values()) == [HOTEL]
+
+
+def test_without_a_goal_the_next_steps_are_asked_for(ways: Ways) -> None:
+    ways.store.memory("buyer").remember(HOTEL)
+
+    async def work(task: Any) -> Any:
+        await task.make_plan(["book a hotel in Ghent"])
+        return await task.resume_context()
+
+    assert list(ways.resume(work, agent="buyer").memories.values()) == [HOTEL]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_embedder_gets_all_questions_in_one_call(asynchronous: bool) -> None:
+    batches: list[list[str]] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        batches.append(texts)
+        return [[float("room" in text or "hotel" in text), 0.1] for text in texts]
+
+    with holdfast.open("memory://", embed=Embedder(embed, name="rooms")) as store:
+        ways = Ways(store, asynchronous=asynchronous)
+        store.memory("buyer").remember("The Flandria has quiet rooms")
+
+        async def work(task: Any) -> Any:
+            await task.make_plan([f"book hotel {n}" for n in range(9)])
+            return await task.resume_context()
+
+        told = ways.resume(work, **TRIP)
+    assert list(told.memories.values()) == ["The Flandria has quiet rooms"]
+    asked = [TRIP["goal"], "book hotel 0", "book hotel 1", "book hotel 2"]
+    assert batches == [asked, ["The Flandria has quiet rooms"]]
+
+
+def test_the_questions_to_memory_are_few_and_not_long() -> None:
+    plan = [{"name": f"item {n}", "about": "x" * 9000} for n in range(500)]
+    stopped = [step("look", "running", version=3), step("read", "retrying", version=4)]
+    view = view_of(done("item 0"), *stopped, plan=plan, goal="g" * 9000)
+    queries = recall_queries(view)
+    assert [query.split("\n")[0][:6] for query in queries] == ["gggggg", "read", "look", "item 1"]
+    assert max(map(len, queries)) == 4000
+    ended = recall_queries(view_of(plan=["a"], status="finished", goal="Say it"))
+    assert ended == ["Say it"]
+    assert recall_queries(view_of(plan=["Say it", " "], goal="Say it")) == ["Say it"]
 
 
 # -- nothing is learned by being told --------------------------------------------------------------

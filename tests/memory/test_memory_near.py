@@ -56,7 +56,7 @@ def fill(
     ]
     for start in range(0, len(docs), 2000):
         some, before = docs[start : start + 2000], index.position(space(name))
-        after = IndexPosition(b"life", start + len(some))
+        after = IndexPosition(b"incarnation", start + len(some))
         assert index.write(space(name), before, after, IndexChanges(some, [], {}))
         made = [(one, rows[one.number - 1].astype("<f4").tobytes()) for one in some]
         index.put_vectors(space(name), MODEL, made)
@@ -283,8 +283,8 @@ def test_what_is_gone_is_not_found_and_what_is_new_is(
     assert nearest(index, "m", rows[2])[0] == 3
     assert index.write(
         space("m"),
-        IndexPosition(b"life", 5),
-        IndexPosition(b"life", 6),
+        IndexPosition(b"incarnation", 5),
+        IndexPosition(b"incarnation", 6),
         IndexChanges([doc(7)], [docs[2]], {}),
     )
     assert sorted(nearest(index, "m", rows[2])) == [1, 2, 4, 5]
@@ -329,7 +329,9 @@ def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
                     gone = IndexChanges([], [docs[10 * step]], {})
                     while (before := indexes[0].position(space("m"))) is not None and not indexes[
                         0
-                    ].write(space("m"), before, IndexPosition(b"life", before.version + 1), gone):
+                    ].write(
+                        space("m"), before, IndexPosition(b"incarnation", before.version + 1), gone
+                    ):
                         pass
                 else:
                     near_of(indexes[place]).prepare(space("m"), MODEL, NUMBERS)
@@ -359,7 +361,7 @@ def test_what_is_added_while_the_short_forms_begin_gets_its_own(tmp_path: Path) 
     assert index.write(
         space("m"),
         index.position(space("m")),
-        IndexPosition(b"life", 6),
+        IndexPosition(b"incarnation", 6),
         IndexChanges([doc(6)], [], {}),
     )
     index.put_vectors(space("m"), MODEL, [(doc(6), rows[5].tobytes())])

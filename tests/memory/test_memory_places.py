@@ -175,6 +175,7 @@ def test_a_write_whose_answer_was_lost_is_looked_for(
 def test_the_tables_are_made_once_however_many_begin_at_once(tmp_path: Path) -> None:
     from holdfast.backends.postgres import PostgresBackend
     from holdfast.memory.search.postgres import PostgresIndex
+    from holdfast.memory.search.postgres_sql import drop_statements
 
     backends = [PostgresBackend(url_on("postgres", tmp_path)) for _ in range(6)]
     space = StreamKey("default", "memory", "m")
@@ -197,7 +198,7 @@ def test_the_tables_are_made_once_however_many_begin_at_once(tmp_path: Path) -> 
         for thread in threads:
             thread.join()
         assert failed == []
-        drop = indexes[0]._sql.drop
+        drop = drop_statements(indexes[0]._dialect.schema)
         backends[0].transact(lambda connection, drop=drop: connection.execute(drop, prepare=False))
     for backend in backends:
         backend.close()

@@ -26,7 +26,7 @@ def filled_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 CHILD = """
 import sys, os, signal, holdfast
-from holdfast.memory.search import catch_up, fallback, sqlite_file
+from holdfast.memory.search import catch_up, locate, sqlite_file
 url = sys.argv[1]
 {more}
 with holdfast.open(url) as store:
@@ -69,7 +69,7 @@ def test_sixteen_processes_that_catch_up_at_once_leave_one_right_index(filled_ur
 
 KILLED_AROUND = """
 catch_up.BATCH_EVENTS = 3
-write, calls = fallback.FallbackIndex.write, []
+write, calls = locate.FallbackIndex.write, []
 def killed(self, *args):
     calls.append(None)
     if len(calls) == 4 and {before}:
@@ -78,7 +78,7 @@ def killed(self, *args):
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return done
-fallback.FallbackIndex.write = killed
+locate.FallbackIndex.write = killed
 """
 KILLED_IN_COMMIT = """
 catch_up.BATCH_EVENTS = 3

@@ -22,7 +22,7 @@ from holdfast import Store, Task, testing
 from holdfast.memory import Weights
 from holdfast.memory.embedders import Embedder
 from holdfast.memory.weights import MIN_UNRELATED_SCORE
-from holdfast.tasks.base import MAX_CRASHES
+from holdfast.tasks.run.enter import MAX_CRASHES
 
 GOAL = "Order three laptops"
 BUYER: dict[str, Any] = {"goal": GOAL, "agent": "buyer"}
@@ -58,7 +58,6 @@ def told(ways: Ways, **options: Any) -> list[str]:
 # -- by whom it is ---------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_several_authors_can_be_asked_for_listed_and_forgotten(memory: Awaited) -> None:
     memory.remember_many(
         [{"text": f"Laptops are ordered {n}", "author": who} for n, who in enumerate(AUTHORS)]
@@ -121,7 +120,8 @@ def test_who_asks_for_some_authors_gets_those_and_all_of_those(
         everything = {one.text: one.author for one in memory.all()}
         wanted = {text for text, who in everything.items() if who in asked}
         assert {one.text for one in memory.all(author=asked)} == wanted
-        assert {hit.text for hit in memory.recall("tea milk", 99, author=asked)} == wanted
+        found = memory.recall("tea milk", 99, author=asked, min_score=0)
+        assert {hit.text for hit in found} == wanted
         assert memory.forget_where(author=asked) == len(wanted)
         assert {one.text for one in memory.all()} == everything.keys() - wanted
 
@@ -168,7 +168,6 @@ def test_by_meaning_too_only_those_are_found_that_are_asked_for(
 # -- what a model is told --------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_what_is_from_outside_gets_into_a_briefing_only_if_it_is_asked_for(ways: Ways) -> None:
     known = ways.store.memory("buyer")
     known.remember_many(
@@ -289,7 +288,7 @@ def test_a_briefing_is_not_filled_up_with_what_has_nothing_to_do_with_the_goal(
         known.remember_many(
             [{"text": f"the cellar is damp, room {room}"} for room in ascii_letters]
         )
-        assert known.recall(GOAL, 3), "whoever asks is told what is nearest"
+        assert known.recall(GOAL, 3, min_score=0), "recall itself hides nothing"
         assert briefing(ways).memories == {}
         known.remember_many(
             [{"text": "notebooks come from vendor A"}, {"text": "three of them were broken"}]
@@ -325,7 +324,7 @@ def test_nothing_of_a_poisoned_source_is_left(store: Store, asynchronous: bool) 
     memory.remember(
         "Orders over 1000 euros need an approval by Ann", author="person", source="policy"
     )
-    slip = "Orders over 1000 euros need an aproval by Ann"  # a wording of it, of the same author
+    slip = "Orders over 1000 euros need an apporval by Ann"  # a wording of it, of the same author
     for _ in range(2):  # more often than the others, so that it becomes the text
         memory.remember(
             slip,
@@ -355,7 +354,7 @@ def test_nothing_of_a_poisoned_source_is_left(store: Store, asynchronous: bool) 
     )  # fmt: skip
     assert [one.sources for one in memory.all(author="web")] == [("another page",)]
     assert (
-        memory.recall("aproval", 9, source=page) == []
+        memory.recall("apporval", 9, source=page) == []
         and memory.recall("poisoned example.com", 9, source=page) == []
     )
     found = memory.recall("poison", 9)
@@ -451,12 +450,12 @@ def test_a_shell_filters_by_several_authors(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["recall", "agents.db", "who signs?"], "NAMESPACE or QUERY is missing"),
-        (["recall", "file:///agents", "who signs?"], "NAMESPACE or QUERY is missing"),
-        (["recall", "buyer", "who signs?"], "the store is missing"),
-        (["remember", "agents.db", "Ann signs"], "NAMESPACE or TEXT is missing"),
-        (["forget", "agents.db", "some-id"], "NAMESPACE or ID is missing"),
-        (["reindex", "agents.db"], "NAMESPACE is missing"),
+        (["recall", "agents.db", "who signs?"], "missing QUERY, as in: holdfast recall"),
+        (["recall", "file:///agents", "who signs?"], "missing QUERY"),
+        (["recall", "buyer", "who signs?"], "missing the store (URL, --store or"),
+        (["remember", "agents.db", "Ann signs"], "missing TEXT"),
+        (["forget", "agents.db", "some-id"], "missing ID, or options that select"),
+        (["reindex", "agents.db"], "missing NAMESPACE"),
         (["reindex", "buyer"], "HOLDFAST_URL"),
     ],
 )

@@ -21,7 +21,7 @@ from holdfast.memory.search.postgres import PostgresIndex
 from holdfast.memory.search.sqlite import SQLiteIndex
 
 SPACE, OTHER = StreamKey("default", "memory", "ada"), StreamKey("default", "memory", "bob")
-LIFE, M = b"one life", "model/2"
+INCARNATION, M = b"incarnation 1", "model/2"
 NOW = 1_000.0
 ALL = MemoryFilter(now=0.0)
 
@@ -58,7 +58,7 @@ def write(
     space: StreamKey = SPACE,
 ) -> None:
     before = index.position(space)
-    after = IndexPosition(LIFE, 1 if before is None else before.version + 1)
+    after = IndexPosition(INCARNATION, 1 if before is None else before.version + 1)
     assert index.write(space, before, after, IndexChanges(put, list(gone), {}))
 
 
@@ -186,7 +186,7 @@ def test_numbers_and_docs_are_those_that_are_asked_for(index: MemoryIndex) -> No
             source=f"s{number % 2}",
             tags=("a", f'"{number}\\ä"'),
             author="ann" if number % 3 else "bob",
-            subject="x",
+            subject=(None, "x", "y")[number % 3],
         )
         for number in range(1, 10)
     ]
@@ -202,6 +202,9 @@ def test_numbers_and_docs_are_those_that_are_asked_for(index: MemoryIndex) -> No
         MemoryFilter(now=0.0, tags=("4",)),
         MemoryFilter(now=0.0, author="bob"),
         MemoryFilter(now=0.0, subject="x", author="model"),
+        MemoryFilter(now=0.0, visible_to="x"),
+        MemoryFilter(now=0.0, visible_to="y", author="ann"),
+        MemoryFilter(now=9.0, visible_to=None),
     ):
         wanted = [one for one in docs if where.has(one)]
         assert list(index.numbers(SPACE, where)) == [one.number for one in wanted]
@@ -222,7 +225,9 @@ def test_in_postgresql_a_write_that_waited_for_vectors_is_begun_again(tmp_path: 
     gone = IndexChanges([], [doc(1)], {})
 
     def forget() -> None:
-        answers.append(index.write(SPACE, IndexPosition(LIFE, 1), IndexPosition(LIFE, 2), gone))
+        answers.append(
+            index.write(SPACE, IndexPosition(INCARNATION, 1), IndexPosition(INCARNATION, 2), gone)
+        )
 
     dsn = url.partition("&schema=")[0]
     with psycopg.connect(dsn) as putting, psycopg.connect(dsn, autocommit=True) as watching:
@@ -236,7 +241,7 @@ def test_in_postgresql_a_write_that_waited_for_vectors_is_begun_again(tmp_path: 
         putting.commit()
         writer.join()
     assert answers == [False]
-    assert index.write(SPACE, IndexPosition(LIFE, 1), IndexPosition(LIFE, 2), gone)
+    assert index.write(SPACE, IndexPosition(INCARNATION, 1), IndexPosition(INCARNATION, 2), gone)
     backend.close()
 
 
@@ -248,7 +253,7 @@ def test_in_postgresql_two_who_take_out_the_same_at_the_same_position_count_it_o
     backend = PostgresBackend(url)
     index = PostgresIndex(backend)
     write(index, [doc(1), doc(2)])
-    at, answers = IndexPosition(LIFE, 1), list[bool]()
+    at, answers = IndexPosition(INCARNATION, 1), list[bool]()
     dsn = url.partition("&schema=")[0]
     with psycopg.connect(dsn) as holding, psycopg.connect(dsn, autocommit=True) as watching:
         holding.execute(f"SELECT FROM {backend.schema}.memory_spaces FOR UPDATE")

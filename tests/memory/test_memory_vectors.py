@@ -20,6 +20,7 @@ import holdfast
 from helpers.memory.concept_embedder import TEXTS, Concepts, fill, texts
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
+from holdfast.log.drivers import drive
 from holdfast.memory import Weights
 from holdfast.memory.embedders import Embedder
 from holdfast.memory.fold import IndexChanges
@@ -30,7 +31,6 @@ from holdfast.memory.search.index import MemoryIndex
 from holdfast.memory.search.sqlite import SQLiteIndex
 from holdfast.memory.vectors import backfill
 from holdfast.memory.vectors import nearest as _vectors
-from holdfast.memory.vectors.calls import run_embed
 from holdfast.memory.vectors.embedding import scale_to_unit
 
 
@@ -222,7 +222,7 @@ def test_what_is_forgotten_or_superseded_is_not_found_by_its_meaning(
     memory.supersede(second, "a surgeon lives next door")
     found = memory.recall("puppy")
     assert [hit.text for hit in found if hit.why.get("meaning", 0) > 0] == []
-    assert memory.stats().vectors == 1
+    assert memory.stats().vectors == 2  # the superseded one is kept for questions as of a time
     assert texts(memory.recall("physician", k=1)) == ["a surgeon lives next door"]
 
 
@@ -317,7 +317,7 @@ def test_words_go_on_when_the_embedder_fails_and_meaning_comes_back(
 def test_an_embedder_that_keeps_failing_is_left_alone_for_a_while(
     store: holdfast.Store, embed: Concepts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 1000.0
+    now = backfill.time.monotonic()  # deadlines are set by the real clock: stay near it
     monkeypatch.setattr(backfill.time, "monotonic", lambda: now)
     fill(store.memory("m"))
     embed.refuses = lambda texts: True
@@ -507,9 +507,13 @@ def meant(memory: holdfast.Memory, question: str) -> _vectors.VectorQuery:
         get_follower(memory._log, memory._key),
     )
     assert embedding is not None
-    asked = run_embed(vectors.embed_query_gen(embedding, question, time.monotonic() + 60))
+    asked = drive(
+        memory._log, vectors.embed_queries_gen(embedding, [question], time.monotonic() + 60)
+    )
     assert asked is not None
-    return vectors.open_query(cast("MemoryIndex", index.current()), memory._key, embedding, asked)
+    return vectors.open_query(
+        cast("MemoryIndex", index.current()), memory._key, embedding, asked[0]
+    )
 
 
 def brute(question: str, chosen: Callable[[int], bool]) -> list[str]:
@@ -628,7 +632,7 @@ def test_bits_of_an_index_that_was_made_anew_are_read_anew() -> None:
             MemoryDoc(number, f"i{number}", f"text {number}", at=0.0, first_at=0.0)
             for number in range(1, count + 1)
         ]
-        index.write(space, None, IndexPosition(b"life", count), IndexChanges(docs, [], {}))
+        index.write(space, None, IndexPosition(b"incarnation", count), IndexChanges(docs, [], {}))
         index.put_vectors(
             space, "m/2", [(doc, np.array([doc.number, count], "<f4").tobytes()) for doc in docs]
         )

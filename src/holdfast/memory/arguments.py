@@ -15,16 +15,16 @@ from ..log.codec import decode, encode
 from ..log.ids import check_id
 from ..log.log import Log
 from ..log.validation import check_seconds, check_timestamp, describe_value
-from .model import Remembered, Superseded
+from .model import Consolidated, Remembered, Superseded
 
 MAX_TEXT_CHARS: Final = 100_000
 """Longer texts are documents: attach them to a task and remember the important parts."""
 MAX_TAGS: Final = 100
 MAX_AUTHORS: Final = 100
 MAX_META_BYTES: Final = 65_536
-"""As JSON. It is read with the memory each time, also for ranking."""
+"""The maximum size as JSON. `meta` is read with the memory every time, even for ranking."""
 
-T = TypeVar("T", bound=Remembered | Superseded)
+T = TypeVar("T", bound=Remembered | Superseded | Consolidated)
 
 
 class Sourced(Protocol):
@@ -55,15 +55,18 @@ class NewMemory(_Text, total=False):
     subject: str | None
     meta: Mapping[str, Any] | None
     ttl: float | timedelta | None
+    valid_from: float | datetime | None
+    valid_until: float | datetime | None
 
 
-_FIELDS: Final = frozenset(NewMemory.__required_keys__ | NewMemory.__optional_keys__)
+OPTIONS: Final = tuple(name for name in NewMemory.__annotations__ if name != "text")
+"""The optional arguments of `remember`, in order."""
+_FIELDS: Final = frozenset(("text", *OPTIONS))
 
 
 def build_memory(
     text: str,
     now: float,
-    *,
     tags: Iterable[str] = (),
     importance: float = 0.5,
     source: object = None,
@@ -72,8 +75,14 @@ def build_memory(
     subject: str | None = None,
     meta: Mapping[str, Any] | None = None,
     ttl: float | timedelta | None = None,
+    valid_from: float | datetime | None = None,
+    valid_until: float | datetime | None = None,
 ) -> Remembered:
-    """Check the arguments of `remember` and return the event. `now`: the start of `ttl`."""
+    """Check the arguments of `remember` and return the event. `ttl` counts from `now`."""
+    start = None if valid_from is None else check_time(valid_from, "valid_from")
+    end = None if valid_until is None else check_time(valid_until, "valid_until")
+    if start is not None and end is not None and end <= start:
+        raise ValueError("valid_until must be later than valid_from")
     return Remembered(
         text=check_text(text, "text"),
         tags=check_tags(tags),
@@ -84,6 +93,8 @@ def build_memory(
         subject=None if subject is None else check_id(subject, "subject"),
         meta=_check_meta(meta),
         expires_at=None if ttl is None else now + check_seconds(ttl, "ttl"),
+        valid_from=start,
+        valid_until=end,
     )
 
 
@@ -93,6 +104,9 @@ def redact_memory(log: Log, event: T) -> T:
         return event
     if isinstance(event, Superseded):
         return msgspec.structs.replace(event, by=redact_memory(log, event.by))
+    if isinstance(event, Consolidated):
+        by = None if event.by is None else redact_memory(log, event.by)
+        return msgspec.structs.replace(event, by=by, reason=log.redaction.redact_text(event.reason))
     text, meta = log.redaction.redact_text(event.text), log.redaction.redact_value(event.meta)
     return msgspec.structs.replace(event, text=text, meta=meta)
 
@@ -124,7 +138,7 @@ def check_text(text: str, what: str) -> str:
     except UnicodeEncodeError:
         problem = "it contains half of a surrogate pair, which is not text; decode it properly"
         raise NotSerializable(what, problem) from None
-    return text
+    return str.__str__(text)
 
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
@@ -153,7 +167,7 @@ def check_authors(authors: object, what: str = "author") -> str | tuple[str, ...
 
 
 def check_source(source: object) -> str | None:
-    """Return the name of a source: the given one, or kind and id of a task or conversation."""
+    """Return the name of a source: the given str, or the kind and id of a task or conversation."""
     if source is None:
         return None
     if isinstance(source, str):
@@ -167,7 +181,7 @@ def check_source(source: object) -> str | None:
 
 
 def check_time(at: float | datetime, what: str) -> float:
-    """Return a time as Unix seconds. It must be in the years of a datetime, and have a timezone."""
+    """Return a time as Unix seconds. A datetime needs a timezone; the year must be 1 to 9999."""
     found = check_timestamp(at, what, any_year=True)
     if not MIN_TIMESTAMP <= found <= MAX_TIMESTAMP:
         raise ValueError(
@@ -205,6 +219,6 @@ def _check_meta(meta: Mapping[str, Any] | None) -> dict[str, Any] | None:
         copied: dict[str, Any] = decode(encode(dict(meta), max_bytes=MAX_META_BYTES))
     except TooLarge as error:
         raise TooLarge(
-            f"meta: {error}; keep what you look up in it and attach the rest to a task"
+            f"meta: {error}; keep only what you look up in it, and attach the rest to a task"
         ) from None
     return copied or None

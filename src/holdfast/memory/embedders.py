@@ -1,8 +1,8 @@
 """Embedders for `store.memory(namespace, embed=…)`: OpenAI-compatible, local and static models.
 
 An embedder is a function from a list of texts to as many vectors. It may have a `name` that
-identifies the model, a `query` method for models that embed queries differently, and a `timeout`,
-the seconds that a recall waits for it. A plain function works too.
+identifies the model, a `query` method for models that embed queries differently, and a `timeout`:
+how many seconds a recall waits for it. A plain function works too.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 MAX_TEXT_BYTES: Final = 8_000
-"""OpenAI's models take 8,191 tokens per text, and a token is at least a byte."""
+"""OpenAI's models take at most 8,191 tokens per text, and a token is at least one byte."""
 MAX_REQUEST_BYTES: Final = 250_000
-"""A request takes 300,000 tokens."""
+"""A request may have at most 300,000 tokens."""
 
 
 class Embedder:
-    """Your function with its settings. Its `name` must change with the model.
+    """An embedding function of yours with its settings. Change `name` when you change the model.
 
-    `query` embeds a query, if the model does that differently. `timeout`: the seconds that a recall
-    waits for it.
+    `query` embeds a query, if the model embeds queries differently. `timeout` is how many seconds a
+    recall waits for the embedder.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Embedder:
 
 
 class OpenAIEmbedder:
-    """Embeddings of OpenAI or of any server with the same API.
+    """Embeddings from OpenAI or any server with the same API.
 
-    `client` is an `openai.OpenAI`, or an `AsyncOpenAI` for the async store; it brings key and
-    address. Default: `openai.OpenAI()`, configured by the environment. Only the first `most_bytes`
-    of a text are embedded.
+    `client` is an `openai.OpenAI`, or an `AsyncOpenAI` for the async store; it has the key and the
+    address. By default it is `openai.OpenAI()`, configured by environment variables. Only the first
+    `most_bytes` of a text are embedded.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OpenAIEmbedder:
         self.name, self.is_async = f"openai/{model}", inspect.iscoroutinefunction(self._create)
 
     def __call__(self, texts: list[str]) -> Any:
-        """Return the vectors; an awaitable of them if the client is async."""
+        """Return the vectors, or an awaitable of them if the client is async."""
         requests = [self._request(part) for part in _split_requests(texts, self._most_bytes)]
         answers = [self._create(**request) for request in requests[:1]]
         if answers and hasattr(answers[0], "__await__"):
@@ -139,7 +139,7 @@ class SentenceTransformerEmbedder:
 
 
 class StaticEmbedder:
-    """A static model (one vector per word piece) of the package model2vec: fast without a GPU.
+    """A static model (one vector per word piece) from the package model2vec: fast without a GPU.
 
     `model` is the path of its folder, a name on the Hugging Face hub ("minishlab/potion-base-8M",
     downloaded once), or a loaded `model2vec.StaticModel`.
@@ -185,7 +185,7 @@ def _import_extra(module: str, what: str, extra: str) -> Any:
 
 
 def _split_requests(texts: Iterable[str], most_bytes: int) -> Iterator[list[str]]:
-    """Yield the texts in order, truncated and grouped into requests that are not too large.
+    """Yield the texts in order, truncated and grouped into requests that the API accepts.
 
     The API rejects an empty text, so a space is sent instead.
     """

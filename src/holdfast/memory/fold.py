@@ -1,7 +1,8 @@
 """Derive memories from the events of a stream, merging duplicates.
 
-Pure and deterministic: every process that follows a stream derives the same memories. That is why
-two processes that remember the same fact at the same time leave one memory, without coordination.
+The fold is pure and deterministic: every process that follows a stream derives the same memories.
+So if two processes remember the same fact at the same time, there is one memory, without
+coordination.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .duplicates.find import compare_texts, compute_signature
+from .duplicates import compare_texts, compute_signature
 from .model import (
+    CONSOLIDATED,
     FORGOTTEN,
     JUDGED,
     REMEMBERED,
+    RESTORED,
     SUPERSEDED,
     USED,
+    Consolidated,
     Forgotten,
     Judged,
     MemoryDoc,
     Remembered,
+    Restored,
+    Statement,
     Superseded,
     Used,
 )
@@ -37,7 +43,7 @@ from .statements import (
 
 DAY_SECONDS: Final = 86_400.0
 USE_HALVING_SECONDS: Final = 30 * DAY_SECONDS
-"""After this time, the worth of feedback and use has halved."""
+"""The half-life of feedback and use."""
 FEEDBACK_WORTH: Final = 1.0
 USED_WORTH: Final = 0.2
 MAX_WORTH: Final = 5.0
@@ -48,6 +54,8 @@ _TYPES: Final[dict[str, Any]] = {
     FORGOTTEN: Forgotten,
     JUDGED: Judged,
     USED: Used,
+    CONSOLIDATED: Consolidated,
+    RESTORED: Restored,
 }
 
 _NO_ALIASES: Final[Mapping[str, int]] = MappingProxyType({})
@@ -56,14 +64,14 @@ _NO_ALIASES: Final[Mapping[str, int]] = MappingProxyType({})
 class MemoryEvent(NamedTuple):
     """An event of a memory stream. `id` is also the id of the memory that it creates, if any.
 
-    `payload` is None for an event type that only a newer Holdfast knows; it is skipped. `hash` is
-    that of its record.
+    `payload` is None for an event type that only a newer Holdfast knows; such an event is skipped.
+    `hash` is the hash of its record.
     """
 
     version: int
     id: str
     at: float
-    payload: Remembered | Superseded | Forgotten | Judged | Used | None
+    payload: Remembered | Superseded | Forgotten | Judged | Used | Consolidated | Restored | None
     hash: bytes = b""
 
 
@@ -76,9 +84,9 @@ class IndexChanges(NamedTuple):
 
 
 def decode_memory_event(type: str, data: object) -> Any:
-    """Decode a stored event; None if only a newer Holdfast knows its type.
+    """Decode a stored event; return None if only a newer Holdfast knows its type.
 
-    Raises `msgspec.ValidationError` if it is damaged.
+    Raises `msgspec.ValidationError` if the event is damaged.
     """
     known = _TYPES.get(type)
     return None if known is None else msgspec.convert(data, known)
@@ -91,19 +99,23 @@ def collect_lookups(events: Iterable[MemoryEvent]) -> tuple[list[str], list[str]
     for event in events:
         payload = event.payload
         if isinstance(payload, Remembered):
-            keys.update(dict.fromkeys(compute_signature(payload.text).keys))
+            keys[compute_signature(payload.text).key] = None
         elif isinstance(payload, Superseded):
             ids[payload.id] = None
-            keys.update(dict.fromkeys(compute_signature(payload.by.text).keys))
+            keys[compute_signature(payload.by.text).key] = None
         elif isinstance(payload, Judged):
             ids[payload.id] = None
+        elif isinstance(payload, Consolidated):
+            ids.update(dict.fromkeys(payload.evidence))
+        elif isinstance(payload, Restored):
+            ids.update(dict.fromkeys((*payload.ids, *filter(None, [payload.made]))))
         elif payload is not None:
             ids.update(dict.fromkeys(payload.ids))
     return list(ids), list(keys)
 
 
 class MemoryFold:
-    """Memories while events are applied. `known`: those that matter; `aliases`: their other ids."""
+    """Applies events to memories, starting with `known` ones and their other ids, the `aliases`."""
 
     def __init__(
         self, known: Iterable[MemoryDoc] = (), aliases: Mapping[str, int] = _NO_ALIASES
@@ -136,9 +148,10 @@ class MemoryFold:
         if isinstance(payload, Remembered):
             self._remember(event, payload)
         elif isinstance(payload, Superseded):
-            # Of two processes that supersede a memory at the same time, the first one wins.
-            if (old := self._find(payload.id)) is not None:
-                self._remove(old)
+            # If two processes supersede a memory at the same time, the first one wins.
+            old = self._find(payload.id)
+            if old is not None and old.superseded_by is None:
+                self._close(old, event, payload.by)
                 self._remember(event, payload.by, old, payload.sources)
         elif isinstance(payload, Forgotten):
             for name in payload.ids:
@@ -147,6 +160,10 @@ class MemoryFold:
         elif isinstance(payload, Judged):
             worth = FEEDBACK_WORTH if payload.useful else -FEEDBACK_WORTH
             self._add_worth(payload.id, worth, event.at)
+        elif isinstance(payload, Consolidated):
+            self._consolidate(event, payload)
+        elif isinstance(payload, Restored):
+            self._restore(payload)
         elif payload is not None:
             for name in payload.ids:
                 self._add_worth(name, USED_WORTH, event.at)
@@ -162,11 +179,20 @@ class MemoryFold:
         old: MemoryDoc | None = None,
         sources: Sequence[str] = (),
     ) -> None:
-        """Apply a memory. `old`: the one that it replaces, with its further `sources`."""
+        """Add a memory, or merge it into a duplicate.
+
+        `old` is the memory that it replaces, if any, and `sources` are the further sources to keep.
+        """
         known, wording = self._find_duplicate(event, memory)
         if known is not None:
+            merged = add_statement(known, build_statement(memory, event.at, event.version), wording)
+            replaced = () if old is None else (*old.replaced, old.id)
             self._change(
-                add_statement(known, build_statement(memory, event.at, event.version), wording)
+                msgspec.structs.replace(
+                    merged,
+                    told_at=max(known.told_at, event.at),
+                    replaced=tuple(dict.fromkeys((*known.replaced, *replaced))),
+                )
             )
             self._by_id[event.id] = known.number
             self._new_aliases[event.id] = known.number
@@ -183,22 +209,37 @@ class MemoryFold:
             first.first_at,
             author=memory.author,
             subject=memory.subject,
+            told_at=event.at,
+            valid_from=memory.valid_from,
+            valid_until=memory.valid_until,
         )
         doc = merge_statements(doc, [first, *others])
         if old is not None:
-            doc = msgspec.structs.replace(doc, useful=old.useful, useful_at=old.useful_at)
+            doc = msgspec.structs.replace(
+                doc, useful=old.useful, useful_at=old.useful_at, replaced=(*old.replaced, old.id)
+            )
         self._change(doc)
+
+    def _close(self, old: MemoryDoc, event: MemoryEvent, by: Remembered) -> None:
+        """End the validity of a superseded memory. It is kept for questions about the past."""
+        end = by.valid_from
+        if end is None:
+            end = event.at if by.at is None else min(by.at, event.at)
+        if old.valid_until is not None:
+            end = min(end, old.valid_until)
+        # Without keys, nothing is merged into it.
+        self._change(msgspec.structs.replace(old, valid_until=end, superseded_by=event.id, keys=()))
 
     def _find_duplicate(
         self, event: MemoryEvent, memory: Remembered
     ) -> tuple[MemoryDoc | None, str | None]:
         """Return the known memory that this one duplicates, and the wording that it repeats.
 
-        The wording is None if the text is only like it. (None, None): it is a new memory.
+        The wording is None if the texts are only alike. Returns (None, None) for a new memory.
         """
         mine, new = compute_signature(memory.text), build_statement(memory, event.at)
         alike = None
-        for number in sorted({number for key in mine.keys for number in self._by_key.get(key, ())}):
+        for number in sorted(self._by_key.get(mine.key, ())):
             known = self._docs[number]
             if not _can_merge(known, memory, event):
                 continue
@@ -216,12 +257,58 @@ class MemoryFold:
         return alike, None
 
     def _forget(self, doc: MemoryDoc, payload: Forgotten) -> None:
-        statements = statements_of(doc)
-        left = [one for one in statements if not is_from_source(one, payload.source, payload.tags)]
-        if not left:
+        left = _list_left(doc, payload)
+        if is_removed(doc, payload):
             self._remove(doc)
-        elif len(left) < len(statements):
+        elif len(left) < len(statements_of(doc)):
             self._change(merge_statements(doc, left))
+
+    def _consolidate(self, event: MemoryEvent, payload: Consolidated) -> None:
+        """Apply a proposal, unless one of its memories is closed, gone or about someone else.
+
+        So if two runs consolidate the same memories at the same time, the first one wins.
+        """
+        docs = {name: doc for name in payload.evidence if (doc := self._find(name)) is not None}
+        if (
+            len({doc.number for doc in docs.values()}) < len(payload.evidence)
+            or not docs.keys() >= {*payload.closes, *filter(None, [payload.keep])}
+            or any(
+                doc.superseded_by is not None or doc.subject != payload.subject
+                for doc in docs.values()
+            )
+        ):
+            return
+        closed = [docs[name] for name in payload.closes]
+        if payload.by is not None:
+            made = build_result(
+                event.version, event.id, event.at, payload.by, list(docs.values()), closed
+            )
+            for doc in docs.values():
+                self._change(msgspec.structs.replace(doc, summaries=(*doc.summaries, event.id)))
+            self._change(made)
+        elif payload.keep is not None:
+            kept, merge = docs[payload.keep], payload.kind == "duplicate"
+            self._change(add_evidence(kept, closed, event.version if merge else None))
+        for doc in closed:
+            self._change(close_doc(self._docs[doc.number], event.id, event.at))
+
+    def _restore(self, payload: Restored) -> None:
+        """Undo a consolidation, unless the memory that it made was superseded or forgotten."""
+        docs = [doc for name in payload.ids if (doc := self._find(name)) is not None]
+        made: MemoryDoc | None = None
+        if payload.made is not None:
+            made = self._find(payload.made)
+            if made is None or made.superseded_by is not None:
+                return
+            closed = [doc for doc in docs if doc.superseded_by == payload.event]
+            left = take_back(made, payload.version, closed)
+            if left is None:
+                self._remove(made)
+            else:
+                self._change(left)
+        for doc in docs:
+            if made is None or doc.number != made.number:
+                self._change(reopen_doc(doc, payload.event, payload.proposal))
 
     def _add_worth(self, id: str, worth: float, at: float) -> None:
         doc = self._find(id)
@@ -257,26 +344,46 @@ class MemoryFold:
             self._by_key[key].pop(doc.number, None)
 
 
+def is_removed(doc: MemoryDoc, payload: Forgotten) -> bool:
+    """Whether an event that forgets parts of a memory removes all of it.
+
+    A text that was made from several memories may quote any of them.
+    """
+    left = _list_left(doc, payload)
+    return not left or (bool(doc.evidence) and len(left) < len(statements_of(doc)))
+
+
+def _list_left(doc: MemoryDoc, payload: Forgotten) -> list[Statement]:
+    return [
+        one for one in statements_of(doc) if not is_from_source(one, payload.source, payload.tags)
+    ]
+
+
 def fade_worth(useful: float, seconds: float) -> float:
-    """Return the worth of feedback and use after a time."""
+    """Return the worth of feedback and use that is left after this many seconds."""
     return useful * float(0.5 ** (max(seconds, 0.0) / USE_HALVING_SECONDS))
 
 
 def _can_merge(known: MemoryDoc, memory: Remembered, event: MemoryEvent) -> bool:
     """Whether two texts that say the same may become one memory.
 
-    Not if author or subject differ, nor if both were given different times: a dialogue has many a
-    "yes".
+    Not if their authors or subjects differ, if the known memory has expired, if they are valid at
+    different times, or if both were given times and these differ: the same "yes" occurs many times
+    in a dialogue.
     """
     if known.subject != memory.subject or known.author != memory.author:
         return False
     if known.expires_at is not None and known.expires_at <= event.at:
         return False
+    if known.superseded_by is not None:
+        return False
+    if (known.valid_from, known.valid_until) != (memory.valid_from, memory.valid_until):
+        return False
     return not memory.dated or known.dated_at is None or known.dated_at == memory.at
 
 
 def _never_expires(known: MemoryDoc, memory: Remembered) -> bool:
-    """Whether neither expires. One that does must not survive as a variant of the other."""
+    """Whether neither memory expires. A text that expires must not survive as a variant."""
     return (
         known.expires_at is None
         and memory.expires_at is None
@@ -285,10 +392,113 @@ def _never_expires(known: MemoryDoc, memory: Remembered) -> bool:
 
 
 def _prior_mentions(old: MemoryDoc | None, memory: Remembered) -> int:
-    """Return the mention count to start with: a memory replaced by the same text keeps its own."""
+    """Return the initial mention count. Replacing a memory with the same text keeps its count."""
     return (
         1
         if old is None
         or compare_texts(compute_signature(old.text), compute_signature(memory.text)) != "same"
         else old.mentions
     )
+
+
+def close_doc(doc: MemoryDoc, event: str, at: float) -> MemoryDoc:
+    """Return a memory that is no longer recalled, except for a time before `at`."""
+    end = at if doc.valid_until is None else min(at, doc.valid_until)
+    return msgspec.structs.replace(
+        doc, open_until=doc.valid_until, valid_until=end, superseded_by=event, keys=()
+    )
+
+
+def reopen_doc(doc: MemoryDoc, event: str, proposal: str | None) -> MemoryDoc:
+    """Return a memory as it was before an event closed it, or made a text from it.
+
+    It keeps the id of the `proposal` that was undone, if one was.
+    """
+    summaries = tuple(one for one in doc.summaries if one != event)
+    declined = doc.declined if proposal is None else (*doc.declined, proposal)
+    doc = msgspec.structs.replace(doc, summaries=summaries, declined=declined)
+    if doc.superseded_by != event:
+        return doc
+    doc = msgspec.structs.replace(
+        doc, superseded_by=None, valid_until=doc.open_until, open_until=None
+    )
+    return merge_statements(doc, statements_of(doc))
+
+
+def build_result(
+    version: int,
+    id: str,
+    at: float,
+    by: Remembered,
+    evidence: Sequence[MemoryDoc],
+    closed: Sequence[MemoryDoc],
+) -> MemoryDoc:
+    """Return the memory that a consolidation makes from others.
+
+    It has a statement for each of theirs, with its source, tags and times. So to forget a source is
+    to forget what was made from it.
+    """
+    statements = [
+        msgspec.structs.replace(
+            one, text=by.text, importance=by.importance, meta=None, version=version, dated_at=None
+        )
+        for doc in evidence
+        for one in statements_of(doc)
+    ]
+    best = max(evidence, key=lambda doc: doc.useful)
+    doc = MemoryDoc(
+        version,
+        id,
+        by.text,
+        at,
+        at,
+        author=by.author,
+        subject=by.subject,
+        told_at=at,
+        useful=best.useful,
+        useful_at=best.useful_at,
+        evidence=tuple(doc.id for doc in evidence),
+        replaced=list_replaced(closed),
+    )
+    return merge_statements(doc, statements)
+
+
+def add_evidence(kept: MemoryDoc, closed: Sequence[MemoryDoc], version: int | None) -> MemoryDoc:
+    """Return the memory that stands for others from now on.
+
+    With a `version`, the others say the same: their statements become its own.
+    """
+    known = tuple(dict.fromkeys((*kept.replaced, *list_replaced(closed))))
+    kept = msgspec.structs.replace(kept, replaced=known)
+    if version is None:
+        return kept
+    taken = [
+        msgspec.structs.replace(one, text=kept.text, version=version)
+        for doc in closed
+        for one in statements_of(doc)
+    ]
+    return merge_statements(kept, [*statements_of(kept), *taken])
+
+
+def take_back(made: MemoryDoc, version: int, closed: Sequence[MemoryDoc]) -> MemoryDoc | None:
+    """Return what is left of a memory without what the event at `version` gave it; None if nothing.
+
+    `closed` are the memories that the event closed. What was said since stays.
+    """
+    if made.number == version and not made.statements:
+        return None
+    statements = statements_of(made)
+    left = [one for one in statements if one.version != version]
+    if not left:
+        return None
+    gone = list_replaced(closed)
+    replaced = tuple(one for one in made.replaced if one not in gone)
+    made = msgspec.structs.replace(made, replaced=replaced)
+    if made.number == version:
+        made = msgspec.structs.replace(made, evidence=())
+    return made if len(left) == len(statements) else merge_statements(made, left)
+
+
+def list_replaced(closed: Sequence[MemoryDoc]) -> tuple[str, ...]:
+    """Return the ids of closed memories, and of those that they had replaced before."""
+    return tuple(name for doc in closed for name in (*doc.replaced, doc.id))

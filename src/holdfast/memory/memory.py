@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from heapq import nlargest
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,15 @@ from msgspec import UNSET, UnsetType
 from ..backends import AppendResult, StreamKey, clock
 from ..errors import NotFound, Unavailable
 from ..log import operations as ops
-from ..log.events import NewEvent
+from ..log.drivers import EffectGen, drive, drive_async
+from ..log.events import NewEvent, new_append_context
 from ..log.ids import check_id, format_ids
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.operations.stream_ops import append_events, delete_stream, new_append_context
+from ..log.operations.stream_ops import append_events, delete_stream
 from ..log.validation import check_int, check_seconds
 from .arguments import (
+    OPTIONS,
     Authors,
     NewMemory,
     Source,
@@ -31,17 +34,22 @@ from .arguments import (
     check_score,
     check_source,
     check_tags,
+    check_text,
     clamp_time,
     redact_memory,
 )
+from .consolidation.apply import plan_forgetting
 from .fold import MemoryEvent
 from .model import (
     FORGOTTEN,
     JUDGED,
     REMEMBERED,
+    RESTORED,
     SUPERSEDED,
+    EntityInfo,
     Forgotten,
     Judged,
+    MemoryConflict,
     MemoryDoc,
     MemoryFilter,
     MemoryHit,
@@ -49,15 +57,19 @@ from .model import (
     MemoryStats,
     Remembered,
     Superseded,
+    build_hit,
     build_item,
 )
 from .resources import get_follower, get_resources, get_vectors
+from .search.current import find_conflicts
+from .search.entities import find_about, list_entities
 from .search.index import MemoryIndex
+from .search.ranking import AuthorCounter, measure_confidence
 from .search.recall import recall
 from .statements import build_superseded, is_from_source, statements_of
 from .subjects import append_about, event_subject
-from .vectors.calls import CallBlocking, EmbedderFailed, EmbedGen, run_embed, run_embed_async
-from .weights import Weights
+from .vectors.calls import CallBlocking, EmbedderFailed
+from .weights import MIN_SCORE, Weights
 
 if TYPE_CHECKING:
     from .vectors.backfill import BackfillRequest
@@ -124,9 +136,68 @@ class MemoryBase:
         subjects = [event_subject(memory) for memory in memories]
         return lambda: append_about(self._key, events, subjects, context), written
 
-    def _prepare_event(self, type: str, payload: msgspec.Struct) -> AppendFactory:
-        event, context = _new_event(type, payload), new_append_context()
-        return lambda: append_events(self._key, [event], context)
+    def _remember_gen(self, memories: Sequence[Remembered | Superseded]) -> EffectGen[list[str]]:
+        operation, events = self._prepare_memories(memories)
+        appended = yield from ops.settle(operation)
+        ids: list[str] = yield CallBlocking(partial(self._resolve_ids, appended, events))
+        return ids
+
+    def _remember_many_gen(self, memories: Iterable[NewMemory]) -> EffectGen[list[str]]:
+        now = clock.time()
+        new = [build_memory_from_dict(memory, now) for memory in memories]
+        return (yield from self._remember_gen(new)) if new else []
+
+    def _supersede_gen(self, id: str, text: str, *given: Any) -> EffectGen[list[str]]:
+        """Replace a memory. `given` are its `OPTIONS`."""
+        old = yield CallBlocking(partial(self._require_doc, id))
+        options = dict(zip(OPTIONS, given, strict=True))
+        return (yield from self._remember_gen([build_superseded(old, text, options)]))
+
+    def _feedback_gen(self, id: str, useful: bool) -> EffectGen[None]:
+        doc = yield CallBlocking(partial(self._require_doc, id))
+        if type(useful) is not bool:
+            raise TypeError(f"useful must be True or False, got {type(useful).__name__}")
+        event, context = _new_event(JUDGED, Judged(doc.id, useful)), new_append_context()
+        yield from ops.settle(lambda: append_events(self._key, [event], context))
+
+    def _forget_gen(self, id: str) -> EffectGen[bool]:
+        doc = yield CallBlocking(partial(self._find_doc, id))
+        if doc is None:
+            return False
+        yield from ops.settle((yield CallBlocking(partial(self._prepare_forget_one, doc))))
+        return True
+
+    def _forget_where_gen(self, where: MemoryFilter) -> EffectGen[int]:
+        docs = yield CallBlocking(partial(self._list_stated, where))
+        if docs:
+            prepare = partial(self._prepare_forget, docs, where.source, where.tags)
+            yield from ops.settle((yield CallBlocking(prepare)))
+        return len(docs)
+
+    def _delete_gen(self, reason: str, by: str | None) -> EffectGen[bool]:
+        deleted = yield from ops.settle(
+            lambda: delete_stream(
+                self._key, new_append_context(by), self._log.redaction.redact_text(reason)
+            )
+        )
+        yield CallBlocking(self._current_index)  # drops it from the index
+        return deleted
+
+    def _prepare_forget_one(self, doc: MemoryDoc) -> AppendFactory:
+        """Return the operation that forgets a memory and those that it replaced."""
+        replaced = self._current_index().lookup(self._key, doc.replaced, []).docs
+        return self._prepare_forget([doc, *replaced])
+
+    def _prepare_forget(
+        self, docs: Sequence[MemoryDoc], source: str | None = None, tags: tuple[str, ...] = ()
+    ) -> AppendFactory:
+        """Return the operation that forgets memories, or their parts with this source and tags."""
+        events = [
+            _new_event(FORGOTTEN if isinstance(one, Forgotten) else RESTORED, one)
+            for one in plan_forgetting(self, docs, source, tags)
+        ]
+        context = new_append_context()
+        return lambda: append_events(self._key, events, context)
 
     # -- reading (blocks) ------------------------------------------------------------------------
 
@@ -149,7 +220,7 @@ class MemoryBase:
         doc = self._find_doc(id)
         if doc is None:
             raise NotFound(
-                f"{self._key} has no memory of this id; it may have been superseded or forgotten"
+                f"{self._key} has no memory with this id; it may have been superseded or forgotten"
             )
         return doc
 
@@ -165,7 +236,7 @@ class MemoryBase:
         min_score: float,
         max_tokens: int | None,
         vector: Iterable[float] | None,
-    ) -> EmbedGen[list[MemoryHit]]:
+    ) -> EffectGen[list[MemoryHit]]:
         """Check the arguments, wait for the embedder, then search."""
         query = check_query(query)
         if max_tokens is not None:
@@ -177,8 +248,11 @@ class MemoryBase:
         check_int(k, "k")
         min_score = check_score(min_score, "min_score")
         if vector is None and not query.strip():
-            return []
-        question = yield from self._embed_query_gen(query, vector)
+            if where.since is None and where.until is None:
+                return []
+            newest: list[MemoryHit] = yield CallBlocking(partial(self._list_newest, where, k))
+            return newest
+        [question] = yield from self._embed_queries_gen([query], vector)
         hits: list[MemoryHit] = yield CallBlocking(
             partial(self._search, query, where, k, min_score, max_tokens, question)
         )
@@ -193,39 +267,64 @@ class MemoryBase:
         max_tokens: int | None,
         question: Floats | None,
     ) -> list[MemoryHit]:
-        index, vectors = self._current_index(), None
+        index, space, vectors = self._current_index(), self._key, None
         if question is not None and self._embedding is not None:
-            vectors = get_vectors(self._log).open_query(index, self._key, self._embedding, question)
-        return recall(
-            index,
-            self._key,
-            query,
-            where,
-            self._weights,
-            k=k,
-            min_score=min_score,
-            max_tokens=max_tokens,
-            vectors=vectors,
-        )
+            vectors = get_vectors(self._log).open_query(index, space, self._embedding, question)
+        return recall(index, space, query, where, self._weights, k, min_score, max_tokens, vectors)
+
+    def _list_newest(self, where: MemoryFilter, k: int) -> list[MemoryHit]:
+        """Return the newest memories that match a filter, each with the score 1."""
+        found = nlargest(k, self._read_docs(where), key=lambda doc: (doc.at, doc.number))
+        authors = AuthorCounter(found)
+        sure = (measure_confidence(doc, authors.count(doc), 0, where.now) for doc in found)
+        return [
+            build_hit(doc, 1.0, {}, doc.text, confidence=confidence)
+            for doc, confidence in zip(found, sure, strict=True)
+        ]
+
+    def _find_conflicts(self, where: MemoryFilter) -> list[MemoryConflict]:
+        pairs = find_conflicts(list(self._read_docs(where)))
+        return [MemoryConflict(build_item(newer), build_item(older)) for newer, older in pairs]
+
+    def _list_entities(self, where: MemoryFilter, k: int) -> list[EntityInfo]:
+        check_int(k, "k")
+        return list_entities(self._read_docs(where), k)
+
+    def _find_about(self, name: str, where: MemoryFilter, k: int) -> list[MemoryItem]:
+        check_text(name, "name")
+        check_int(k, "k")
+        found = find_about(self._current_index(), self._key, name, where, k)
+        return list(map(build_item, found))
 
     def _read_page(self, after: int, where: MemoryFilter) -> Sequence[MemoryDoc]:
         return self._current_index().page(self._key, after, PAGE_MEMORIES, where)
 
-    def _list_ids(self, where: MemoryFilter) -> list[str]:
-        """Return the ids of memories with a statement from this source and with these tags."""
-        ids: list[str] = []
+    def _read_docs(self, where: MemoryFilter) -> Iterator[MemoryDoc]:
+        """Yield all memories that match a filter, page by page."""
         after = 0
         while page := self._read_page(after, where):
-            ids += [
-                doc.id
-                for doc in page
-                if any(is_from_source(one, where.source, where.tags) for one in statements_of(doc))
-            ]
+            yield from page
             after = page[-1].number
-        return ids
 
-    def _rebuild(self) -> None:
-        get_follower(self._log, self._key).rebuild()
+    def _list_stated(self, where: MemoryFilter) -> list[MemoryDoc]:
+        """Return the matching memories in which one statement has both source and tags."""
+        return [
+            doc
+            for doc in self._read_docs(where)
+            if any(is_from_source(one, where.source, where.tags) for one in statements_of(doc))
+        ]
+
+    def _list_evidence(self, id: str) -> list[MemoryItem]:
+        doc = self._require_doc(id)
+        ids = list(dict.fromkeys((*doc.evidence, *doc.replaced)))
+        docs = {each.id: each for each in self._current_index().lookup(self._key, ids, []).docs}
+        now = clock.time()
+        found = [docs[name] for name in ids if name in docs]
+        return [
+            build_item(each)
+            for each in sorted(found, key=lambda each: each.number)
+            if each.expires_at is None or each.expires_at > now
+        ]
 
     def _read_stats(self) -> MemoryStats:
         index = self._current_index()
@@ -244,7 +343,7 @@ class MemoryBase:
         )
 
     def _count_vectors(self, index: MemoryIndex) -> int:
-        """Return the number of vectors of the embedder's model, or else of the newest model."""
+        """Count the vectors of the embedder's model, or of the newest model without an embedder."""
         models = index.models(self._key)[1]
         if (embedding := self._embedding) is not None:
             models = {model: n for model, n in models.items() if embedding.is_model(model)}
@@ -252,29 +351,31 @@ class MemoryBase:
 
     # -- embedding -------------------------------------------------------------------------------
 
-    def _embed_query_gen(
-        self, query: str, vector: Iterable[float] | None
-    ) -> EmbedGen[Floats | None]:
-        """Return the query's vector, after embedding new memories; None without an embedder.
+    def _embed_queries_gen(
+        self, queries: Sequence[str], vector: Iterable[float] | None = None
+    ) -> EffectGen[Sequence[Floats | None]]:
+        """Return the vectors of queries, after embedding new memories; None without an embedder.
 
-        All of it shares the embedder's timeout. `vector`: the query's vector, if the caller has it.
+        Both share the embedder's timeout. `vector` is the vector of the only query, if the caller
+        has it.
         """
         embedding = self._embedding
         if embedding is None or not self._weights.meaning:
-            return None
+            return [None] * len(queries)
         from .vectors.embedding import check_vector
 
         vectors, until = get_vectors(self._log), monotonic() + embedding.timeout
         if vector is None:
-            question = yield from vectors.embed_query_gen(embedding, query, until)
+            questions = yield from vectors.embed_queries_gen(embedding, queries, until)
         else:
-            question = check_vector(vector)
-        if question is not None:
-            request = yield CallBlocking(partial(self._backfill_request, embedding, until))
-            yield from vectors.fill_gen(request, question, from_caller=vector is not None)
-        return question
+            questions = [check_vector(vector)]
+        if questions is None:
+            return [None] * len(queries)
+        request = yield CallBlocking(partial(self._backfill_request, embedding, until))
+        yield from vectors.fill_gen(request, questions[0], from_caller=vector is not None)
+        return questions
 
-    def _embed_all_gen(self) -> EmbedGen[int]:
+    def _embed_all_gen(self) -> EffectGen[int]:
         """Embed all memories that have no vector, without a time limit; return how many."""
         embedding = self._embedding
         if embedding is None:
@@ -299,12 +400,6 @@ class MemoryBase:
         return BackfillRequest(self._current_index(), self._key, embedding, threads, until)
 
 
-def _check_useful(value: object) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"useful must be True or False, got {type(value).__name__}")
-    return value
-
-
 def build_filter(
     tags: Iterable[str] = (),
     source: Source | None = None,
@@ -312,6 +407,7 @@ def build_filter(
     subject: str | None = None,
     since: float | datetime | None = None,
     until: float | datetime | None = None,
+    as_of: float | datetime | None = None,
 ) -> MemoryFilter:
     return MemoryFilter(
         now=clock.time(),
@@ -321,6 +417,7 @@ def build_filter(
         subject=None if subject is None else check_id(subject, "subject"),
         since=None if since is None else clamp_time(since, "since"),
         until=None if until is None else clamp_time(until, "until"),
+        as_of=None if as_of is None else clamp_time(as_of, "as_of"),
     )
 
 
@@ -331,7 +428,7 @@ def _forget_filter(
     subject: str | None,
     older_than: float | timedelta | None,
 ) -> MemoryFilter:
-    """Return the filter of `forget_where`. It must not match everything: that is `delete`."""
+    """Return the filter of `forget_where`. It must not match everything: `delete` does that."""
     until = None if older_than is None else clock.time() - check_seconds(older_than, "older_than")
     where = build_filter(tags, source, author, subject, None, until)
     if where == MemoryFilter(now=where.now):
@@ -339,7 +436,7 @@ def _forget_filter(
             "forget_where() needs at least one filter, such as source= or tags=;"
             " to forget everything, call delete()"
         )
-    return where
+    return msgspec.structs.replace(where, any_time=True)
 
 
 def _new_event(type: str, payload: msgspec.Struct) -> NewEvent:
@@ -361,6 +458,8 @@ class Memory(MemoryBase):
         subject: str | None = None,
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
+        valid_from: float | datetime | None = None,
+        valid_until: float | datetime | None = None,
     ) -> str:
         """Remember a text durably. A duplicate of a known memory reinforces it and keeps its id.
 
@@ -374,7 +473,9 @@ class Memory(MemoryBase):
             at: When it was said, if not now: Unix seconds or a timezone-aware datetime.
             subject: The person it is about; see `Store.erase`.
             meta: JSON data to store with it.
-            ttl: How long it is valid, in seconds or as a timedelta. None: forever.
+            ttl: How long to keep it, in seconds or as a timedelta. None: forever.
+            valid_from, valid_until: When it is true, if that is known. It is recalled in between,
+                and later only for a time `as_of` in between.
 
         Returns:
             The id of the memory.
@@ -387,27 +488,17 @@ class Memory(MemoryBase):
             >>> memory.remember("Ann signs the orders", tags=["people"], source="mail-3")
         """
         memory = build_memory(
-            text,
-            clock.time(),
-            tags=tags,
-            importance=importance,
-            source=source,
-            author=author,
-            at=at,
-            subject=subject,
-            meta=meta,
-            ttl=ttl,
-        )
-        return self._remember([memory])[0]
+            text, clock.time(), tags, importance, source, author, at, subject, meta, ttl,
+            valid_from, valid_until,
+        )  # fmt: skip
+        return drive(self._log, self._remember_gen([memory]))[0]
 
     def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
-        """Remember several texts atomically: dicts with the arguments of `remember`.
+        """Remember several texts atomically. Each is a dict with the arguments of `remember`.
 
-        Returns their ids, in order.
+        Returns the ids of the memories, in order.
         """
-        now = clock.time()
-        new = [build_memory_from_dict(memory, now) for memory in memories]
-        return self._remember(new) if new else []
+        return drive(self._log, self._remember_many_gen(memories))
 
     def recall(
         self,
@@ -420,21 +511,26 @@ class Memory(MemoryBase):
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
-        min_score: float = 0.0,
+        as_of: float | datetime | None = None,
+        min_score: float = MIN_SCORE,
         max_tokens: int | None = None,
         vector: Iterable[float] | None = None,
     ) -> list[MemoryHit]:
         """Return the memories that best answer a question.
 
         Args:
-            query: Any text. It has no operators.
+            query: Any text. It has no operators. "Yesterday", "last week" and the like prefer
+                memories of that time; "latest" and "now" prefer the newest. With "" and a period,
+                the newest memories of the period are returned.
             k: The maximum number of memories to return.
             tags: Only memories with all of these tags.
             source: Only memories from this source.
             author: Only memories by this author, or by one of several.
             subject: Only memories about this subject.
             since, until: Only memories from this period: Unix seconds or timezone-aware datetimes.
-            min_score: The minimum score, from 0 to 1 (it matches the whole query).
+            as_of: Answer as of this time: from what was known and valid then.
+            min_score: The minimum score, from 0 to 1 (a memory that matches the whole query). The
+                default leaves out what is there by chance, so there may be no hit; 0 gives all.
             max_tokens: Return only as many memories as fit in this many tokens.
             vector: The query's vector from the embedder, if you have it already.
 
@@ -448,17 +544,15 @@ class Memory(MemoryBase):
             >>> [hit.text for hit in memory.recall("Who signs?", k=3)]
             ['Ann signs the orders']
         """
-        where = build_filter(tags, source, author, subject, since, until)
-        return run_embed(self._recall_gen(query, k, where, min_score, max_tokens, vector))
+        where = build_filter(tags, source, author, subject, since, until, as_of)
+        return drive(self._log, self._recall_gen(query, k, where, min_score, max_tokens, vector))
 
     def feedback(self, id: str, *, useful: bool) -> None:
         """Record whether a memory was useful: it then ranks a little higher or lower.
 
         The effect fades over weeks.
         """
-        self._append(
-            self._prepare_event(JUDGED, Judged(self._require_doc(id).id, _check_useful(useful)))
-        )
+        drive(self._log, self._feedback_gen(id, useful))
 
     def supersede(
         self,
@@ -469,42 +563,33 @@ class Memory(MemoryBase):
         importance: float | UnsetType = UNSET,
         source: Source | UnsetType | None = UNSET,
         author: str | UnsetType = UNSET,
-        at: float | datetime | UnsetType | None = UNSET,
+        at: float | datetime | None = None,
         subject: str | UnsetType | None = UNSET,
         meta: Mapping[str, Any] | UnsetType | None = UNSET,
         ttl: float | timedelta | UnsetType | None = UNSET,
+        valid_from: float | datetime | None = None,
+        valid_until: float | datetime | None = None,
     ) -> str:
         """Replace a memory with a new text and return the new id.
 
-        The old one is no longer recalled. Arguments that are not given keep their values, including
-        `at` (if it was given), the end of the `ttl`, and the feedback. Raises `NotFound` if there
-        is no such memory; of two concurrent calls, the second gets it.
+        The old text is valid until then: from now on it is recalled only for a time `as_of` before.
+        Arguments that you omit keep their values, and so do the feedback and the time of expiry.
+        Only the times don't: by default, the new text dates from now. With `valid_from` in the
+        future, the old text is recalled until then.
+        Raises `NotFound` if there is no such memory; the second of two concurrent calls does, too.
         """
-        old = self._require_doc(id)
-        new = build_superseded(
-            old,
-            text,
-            tags=tags,
-            importance=importance,
-            source=source,
-            author=author,
-            at=at,
-            subject=subject,
-            meta=meta,
-            ttl=ttl,
-        )
-        return self._remember([new])[0]
+        replaced = self._supersede_gen(
+            id, text, tags, importance, source, author, at, subject, meta, ttl, valid_from,
+            valid_until,
+        )  # fmt: skip
+        return drive(self._log, replaced)[0]
 
     def forget(self, id: str) -> bool:
-        """Stop recalling a memory; return False if there is none.
+        """Stop recalling a memory and those that it superseded; return False if it does not exist.
 
         Its text stays in the event log until `delete`.
         """
-        doc = self._find_doc(id)
-        if doc is None:
-            return False
-        self._append(self._prepare_event(FORGOTTEN, Forgotten([doc.id])))
-        return True
+        return drive(self._log, self._forget_gen(id))
 
     def forget_where(
         self,
@@ -517,13 +602,10 @@ class Memory(MemoryBase):
     ) -> int:
         """Forget all memories with these tags, source, author, subject and age; return how many.
 
-        A memory that another source, or a statement with other tags, supports as well is kept.
+        A memory is kept if it also has a statement from another source or with other tags.
         """
         where = _forget_filter(tags, source, author, subject, older_than)
-        ids = self._list_ids(where)
-        if ids:
-            self._append(self._prepare_event(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
-        return len(ids)
+        return drive(self._log, self._forget_where_gen(where))
 
     def get(self, id: str) -> MemoryItem | None:
         """Return a memory by its id; None if it does not exist or was forgotten."""
@@ -540,10 +622,82 @@ class Memory(MemoryBase):
         until: float | datetime | None = None,
     ) -> Iterator[MemoryItem]:
         """Yield the memories in the order they were first remembered, reading page by page."""
-        where, after = build_filter(tags, source, author, subject, since, until), 0
-        while page := self._read_page(after, where):
-            yield from map(build_item, page)
-            after = page[-1].number
+        where = build_filter(tags, source, author, subject, since, until)
+        yield from map(build_item, self._read_docs(where))
+
+    def evidence(self, id: str) -> list[MemoryItem]:
+        """Return the memories that a memory was made from, or that it replaced, the oldest first.
+
+        Includes those that are no longer recalled. Raises `NotFound` if there is no such memory.
+        """
+        return self._list_evidence(id)
+
+    def conflicts(self, *, subject: str | None = None) -> list[MemoryConflict]:
+        """Return the pairs of valid memories that give one thing two values.
+
+        Found are only forms that can have one value: a home or a place of work, what something is
+        called, costs or weighs, numbers, dates, who holds an office, and a statement and its
+        opposite. Resolve a conflict with `supersede` or `forget`; until then the newer one is
+        recalled first.
+        """
+        return self._find_conflicts(build_filter(subject=subject))
+
+    def entities(
+        self,
+        k: int = 100,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: Authors | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+    ) -> list[EntityInfo]:
+        """Return the names that memories mention, those of most memories first.
+
+        Names are of people, companies and places, codes such as INV-2041, quoted terms and e-mail
+        addresses. They are found by their form, without a model, so some are missed, and some
+        are ordinary words. Reads all memories that match the filters.
+
+        Args:
+            k: The maximum number of names to return.
+            tags, source, author, subject, since, until: As for `recall`.
+        """
+        where = build_filter(tags, source, author, subject, since, until)
+        return self._list_entities(where, k)
+
+    def about(
+        self,
+        name: str,
+        k: int = 100,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: Authors | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        as_of: float | datetime | None = None,
+    ) -> list[MemoryItem]:
+        """Return the memories that mention a name, newest first.
+
+        Args:
+            name: A name, a code, an e-mail address, or any other term. It is looked up as whole
+                words, in any case. A word that is mostly written in lower case must be written with
+                the same capitals: "Apple" isn't an apple.
+            k: The maximum number of memories to return.
+            tags, source, author, subject, since, until, as_of: As for `recall`.
+
+        Returns:
+            The memories. If very many have the words of the name, only the 5,000 that were
+            remembered last are read.
+
+        Example:
+            >>> [item.text for item in memory.about("Acme")]
+            ['Acme pays on the first', 'Ann signs for Acme']
+        """
+        where = build_filter(tags, source, author, subject, since, until, as_of)
+        return self._find_about(name, where, k)
 
     def stats(self) -> MemoryStats:
         """Return the number of memories and sources, and the times of the oldest and newest."""
@@ -552,38 +706,25 @@ class Memory(MemoryBase):
     def embed_all(self) -> int:
         """Embed all memories that have no vector yet; return how many.
 
-        A recall embeds up to 256 at a time by itself. Call this after an import or for a new model.
+        Each recall embeds up to 256 memories. Call this after an import or a change of the model.
         Raises `Unavailable` if the embedder fails.
         """
-        return run_embed(self._embed_all_gen())
+        return drive(self._log, self._embed_all_gen())
 
     def rebuild(self) -> None:
-        """Rebuild the index of this namespace from its event log, after damage.
+        """Rebuild the index of this namespace from the event log, in case it is damaged.
 
-        Normally it keeps up by itself. The old index answers until the new one is ready.
+        You need not call it otherwise: every read brings the index up to date. The old index
+        answers until the new one is ready.
         """
-        self._rebuild()
+        get_follower(self._log, self._key).rebuild()
 
-    def delete(self, *, reason: str = "deleted by the program") -> bool:
+    def delete(self, *, reason: str = "deleted by the program", by: str | None = None) -> bool:
         """Delete the namespace and everything ever remembered in it.
 
-        Returns False if there was nothing.
+        Returns False if the namespace did not exist.
         """
-        deleted = ops.run_until_settled(
-            self._log,
-            lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.redact_text(reason)
-            ),
-        )
-        self._current_index()  # drops it from the index
-        return deleted
-
-    def _remember(self, memories: Sequence[Remembered | Superseded]) -> list[str]:
-        operation, events = self._prepare_memories(memories)
-        return self._resolve_ids(self._append(operation), events)
-
-    def _append(self, operation: AppendFactory) -> AppendResult:
-        return ops.run_until_settled(self._log, operation)
+        return drive(self._log, self._delete_gen(reason, by))
 
 
 class AsyncMemory(MemoryBase):
@@ -603,27 +744,19 @@ class AsyncMemory(MemoryBase):
         subject: str | None = None,
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
+        valid_from: float | datetime | None = None,
+        valid_until: float | datetime | None = None,
     ) -> str:
         """`Memory.remember`, awaited."""
         memory = build_memory(
-            text,
-            clock.time(),
-            tags=tags,
-            importance=importance,
-            source=source,
-            author=author,
-            at=at,
-            subject=subject,
-            meta=meta,
-            ttl=ttl,
-        )
-        return (await self._remember([memory]))[0]
+            text, clock.time(), tags, importance, source, author, at, subject, meta, ttl,
+            valid_from, valid_until,
+        )  # fmt: skip
+        return (await drive_async(self._log, self._remember_gen([memory])))[0]
 
     async def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
         """`Memory.remember_many`, awaited."""
-        now = clock.time()
-        new = [build_memory_from_dict(memory, now) for memory in memories]
-        return await self._remember(new) if new else []
+        return await drive_async(self._log, self._remember_many_gen(memories))
 
     async def recall(
         self,
@@ -636,19 +769,19 @@ class AsyncMemory(MemoryBase):
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
-        min_score: float = 0.0,
+        as_of: float | datetime | None = None,
+        min_score: float = MIN_SCORE,
         max_tokens: int | None = None,
         vector: Iterable[float] | None = None,
     ) -> list[MemoryHit]:
         """`Memory.recall`, awaited. The embedder may be a coroutine function."""
-        where = build_filter(tags, source, author, subject, since, until)
+        where = build_filter(tags, source, author, subject, since, until, as_of)
         recalled = self._recall_gen(query, k, where, min_score, max_tokens, vector)
-        return await run_embed_async(self._log, recalled)
+        return await drive_async(self._log, recalled)
 
     async def feedback(self, id: str, *, useful: bool) -> None:
         """`Memory.feedback`, awaited."""
-        doc = await self._log.run_in_thread(self._require_doc, id)
-        await self._append(self._prepare_event(JUDGED, Judged(doc.id, _check_useful(useful))))
+        await drive_async(self._log, self._feedback_gen(id, useful))
 
     async def supersede(
         self,
@@ -659,34 +792,23 @@ class AsyncMemory(MemoryBase):
         importance: float | UnsetType = UNSET,
         source: Source | UnsetType | None = UNSET,
         author: str | UnsetType = UNSET,
-        at: float | datetime | UnsetType | None = UNSET,
+        at: float | datetime | None = None,
         subject: str | UnsetType | None = UNSET,
         meta: Mapping[str, Any] | UnsetType | None = UNSET,
         ttl: float | timedelta | UnsetType | None = UNSET,
+        valid_from: float | datetime | None = None,
+        valid_until: float | datetime | None = None,
     ) -> str:
         """`Memory.supersede`, awaited."""
-        old = await self._log.run_in_thread(self._require_doc, id)
-        new = build_superseded(
-            old,
-            text,
-            tags=tags,
-            importance=importance,
-            source=source,
-            author=author,
-            at=at,
-            subject=subject,
-            meta=meta,
-            ttl=ttl,
-        )
-        return (await self._remember([new]))[0]
+        replaced = self._supersede_gen(
+            id, text, tags, importance, source, author, at, subject, meta, ttl, valid_from,
+            valid_until,
+        )  # fmt: skip
+        return (await drive_async(self._log, replaced))[0]
 
     async def forget(self, id: str) -> bool:
         """`Memory.forget`, awaited."""
-        doc = await self._log.run_in_thread(self._find_doc, id)
-        if doc is None:
-            return False
-        await self._append(self._prepare_event(FORGOTTEN, Forgotten([doc.id])))
-        return True
+        return await drive_async(self._log, self._forget_gen(id))
 
     async def forget_where(
         self,
@@ -699,12 +821,7 @@ class AsyncMemory(MemoryBase):
     ) -> int:
         """`Memory.forget_where`, awaited."""
         where = _forget_filter(tags, source, author, subject, older_than)
-        ids = await self._log.run_in_thread(self._list_ids, where)
-        if ids:
-            await self._append(
-                self._prepare_event(FORGOTTEN, Forgotten(ids, where.source, where.tags))
-            )
-        return len(ids)
+        return await drive_async(self._log, self._forget_where_gen(where))
 
     async def get(self, id: str) -> MemoryItem | None:
         """`Memory.get`, awaited."""
@@ -727,33 +844,60 @@ class AsyncMemory(MemoryBase):
                 yield build_item(doc)
             after = page[-1].number
 
+    async def evidence(self, id: str) -> list[MemoryItem]:
+        """`Memory.evidence`, awaited."""
+        return await self._log.run_in_thread(self._list_evidence, id)
+
+    async def conflicts(self, *, subject: str | None = None) -> list[MemoryConflict]:
+        """`Memory.conflicts`, awaited."""
+        return await self._log.run_in_thread(self._find_conflicts, build_filter(subject=subject))
+
+    async def entities(
+        self,
+        k: int = 100,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: Authors | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+    ) -> list[EntityInfo]:
+        """`Memory.entities`, awaited."""
+        where = build_filter(tags, source, author, subject, since, until)
+        return await self._log.run_in_thread(self._list_entities, where, k)
+
+    async def about(
+        self,
+        name: str,
+        k: int = 100,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: Authors | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        as_of: float | datetime | None = None,
+    ) -> list[MemoryItem]:
+        """`Memory.about`, awaited."""
+        where = build_filter(tags, source, author, subject, since, until, as_of)
+        return await self._log.run_in_thread(self._find_about, name, where, k)
+
     async def stats(self) -> MemoryStats:
         """`Memory.stats`, awaited."""
         return await self._log.run_in_thread(self._read_stats)
 
     async def embed_all(self) -> int:
         """`Memory.embed_all`, awaited."""
-        return await run_embed_async(self._log, self._embed_all_gen())
+        return await drive_async(self._log, self._embed_all_gen())
 
     async def rebuild(self) -> None:
         """`Memory.rebuild`, awaited."""
-        await self._log.run_in_thread(self._rebuild)
+        await self._log.run_in_thread(get_follower(self._log, self._key).rebuild)
 
-    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+    async def delete(
+        self, *, reason: str = "deleted by the program", by: str | None = None
+    ) -> bool:
         """`Memory.delete`, awaited."""
-        deleted = await ops.run_until_settled_async(
-            self._log,
-            lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.redact_text(reason)
-            ),
-        )
-        await self._log.run_in_thread(self._current_index)
-        return deleted
-
-    async def _remember(self, memories: Sequence[Remembered | Superseded]) -> list[str]:
-        operation, events = self._prepare_memories(memories)
-        appended = await self._append(operation)
-        return await self._log.run_in_thread(self._resolve_ids, appended, events)
-
-    async def _append(self, operation: AppendFactory) -> AppendResult:
-        return await ops.run_until_settled_async(self._log, operation)
+        return await drive_async(self._log, self._delete_gen(reason, by))

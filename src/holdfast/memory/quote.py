@@ -36,10 +36,11 @@ class MemoryLine(msgspec.Struct, frozen=True):
 def quoted(memories: Iterable[MemoryItem]) -> str:
     """Render memories as text for a message in the user's role.
 
-    Each has its day, its source and, if not a model, its author. No text of a memory can end its
-    quotation, start a line of its own, or hide. Returns "" if there are none.
+    Each memory comes with its day, its source and, unless it is the model, its author. The text of
+    a memory can't end its quotation, start a line of its own, or hide. Returns "" if there are no
+    memories.
     """
-    lines = render_memories(map(_to_line, memories))
+    lines = render_memories(map(to_line, memories))
     return "\n".join([QUOTE_RULE, *lines]) if lines else ""
 
 
@@ -53,7 +54,7 @@ def render_memories(memories: Iterable[MemoryLine]) -> list[str]:
     return lines
 
 
-def _to_line(memory: MemoryItem) -> MemoryLine:
+def to_line(memory: MemoryItem) -> MemoryLine:
     source = None if memory.source is None else extract_line(memory.source, MAX_NAME_BYTES)
     author = extract_line(memory.author, MAX_NAME_BYTES)
     text = extract(memory.full_text, UNLIMITED_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ..backends import StreamKey
@@ -11,18 +12,19 @@ from ..log.log import Log
 
 if TYPE_CHECKING:
     from .search.catch_up import Follower
+    from .search.check import IndexProblem
     from .search.index import MemoryIndex
     from .vectors.backfill import StoreVectors
     from .vectors.embedding import Embedding
 
 MAX_FOLLOWERS: Final = 1_000
-"""Namespaces whose position a process keeps in memory."""
+"""How many namespaces' followers a process keeps."""
 
 
 class MemoryResources:
-    """Attached to a log. `index_path`: where the index is, if not with the data.
+    """The memory resources of a log. `index_path` is where the index is, if not with the data.
 
-    `embedding`: for memories that are opened without an embedder.
+    `embedding` is the embedder for memories that are opened without one.
     """
 
     def __init__(
@@ -35,7 +37,10 @@ class MemoryResources:
         self._lock = threading.Lock()
 
     def follower(self, space: StreamKey) -> Follower:
-        """Return the follower of a namespace. An evicted one resumes from the index."""
+        """Return the follower of a namespace.
+
+        If it was evicted, a new one starts from the index.
+        """
         from .search.catch_up import Follower
         from .search.locate import open_index
 
@@ -50,8 +55,23 @@ class MemoryResources:
             self._followers.move_to_end(space)
         return found
 
+    def check(self, spaces: Iterable[StreamKey]) -> Iterator[IndexProblem]:
+        """Compare the stored index of these namespaces with their streams."""
+        from .search.check import check_index
+
+        yield from check_index(self._log, self._index_path, spaces)
+
+    def reset_index(self) -> None:
+        """Drop the whole index. Each namespace is derived again when it is next used."""
+        from .search.index import IndexUnusable
+        from .search.locate import open_index
+
+        with self._lock:
+            index = self._index = self._index or open_index(self._log, self._index_path)
+        index.repair(IndexUnusable("the memory index was altered"))
+
     def vectors(self) -> StoreVectors:
-        """Return the vectors in this process. Needs numpy."""
+        """Return the vectors that this process keeps. Needs numpy."""
         from .vectors.backfill import StoreVectors
 
         with self._lock:
@@ -66,7 +86,7 @@ class MemoryResources:
 
 
 def get_resources(log: Log) -> MemoryResources:
-    """Return the resources of a log, which closes them."""
+    """Return the memory resources of a log. The log closes them."""
     return log.attachment(MemoryResources)
 
 

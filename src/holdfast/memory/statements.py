@@ -1,12 +1,12 @@
 """Merge the statements of several sources into one memory, and take them apart again.
 
-Each statement keeps its source, tags and `meta`. So when a source is forgotten, everything from it
-goes and everything from the others stays.
+Each statement keeps its source, tags and `meta`. So forgetting a source removes everything from it,
+and nothing from other sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,42 +14,33 @@ from msgspec import UNSET
 
 from ..backends import clock
 from .arguments import build_memory
-from .duplicates.find import compute_signature
+from .duplicates import compute_signature
 from .model import MemoryDoc, Remembered, Statement, Superseded
-from .text.tokens import date_terms, terms
+from .text.tokens import date_terms, split_passages, terms
 
 MAX_WORDINGS: Final = 64
-"""Wordings of one memory. A further one becomes a memory of its own, so no text is lost."""
+"""The maximum per memory. A further wording becomes a memory of its own, so no text is lost."""
 MAX_STATEMENTS: Final = 200
-"""Combinations of source, tags and wording of one memory."""
+"""The maximum number of combinations of source, tags and wording in one memory."""
 CONTEXT_SOURCES: Final = 8
-"""How many of its sources are search terms of a memory."""
+"""How many of a memory's sources become search terms."""
+
+_SHARED_FIELDS: Final = tuple(
+    name for name in Statement.__struct_fields__ if name in MemoryDoc.__struct_fields__
+)
 
 
 def statements_of(doc: MemoryDoc) -> tuple[Statement, ...]:
-    """Return the statements of a memory. One that has a single statement does not store it."""
+    """Return the statements of a memory. A single statement is not stored separately."""
     if doc.statements:
         return doc.statements
-    return (
-        Statement(
-            text=doc.text,
-            at=doc.at,
-            first_at=doc.first_at,
-            source=doc.source,
-            tags=doc.tags,
-            importance=doc.importance,
-            meta=doc.meta,
-            expires_at=doc.expires_at,
-            mentions=doc.mentions,
-            dated_at=doc.dated_at,
-        ),
-    )
+    return (Statement(**{name: getattr(doc, name) for name in _SHARED_FIELDS}),)
 
 
 def build_statement(
     memory: Remembered, at: float, version: int = 0, mentions: int = 1
 ) -> Statement:
-    """Return a memory as a statement. `at`: the time of its event, the default of its own."""
+    """Return a memory as a statement. `at`, the time of its event, is the default for its time."""
     at, dated_at = (
         (at, None) if memory.at is None else (memory.at, memory.at if memory.dated else None)
     )
@@ -69,7 +60,7 @@ def build_statement(
 
 
 def has_room(doc: MemoryDoc, new: Statement, wording: str | None) -> bool:
-    """Whether a memory can take one more statement. `wording`: the text it repeats, if any."""
+    """Whether a memory can take one more statement. `wording` is the text it repeats, if any."""
     if wording is None:
         return 1 + len(doc.variants) < MAX_WORDINGS and len(doc.statements) < MAX_STATEMENTS
     return len(doc.statements) < MAX_STATEMENTS or any(
@@ -78,7 +69,7 @@ def has_room(doc: MemoryDoc, new: Statement, wording: str | None) -> bool:
 
 
 def add_statement(doc: MemoryDoc, new: Statement, wording: str | None) -> MemoryDoc:
-    """Return the memory with one more statement. A memory that never expires stays so."""
+    """Return the memory with one more statement. It never expires if either of them doesn't."""
     new = new if wording is None else msgspec.structs.replace(new, text=wording)
     statements = list(statements_of(doc))
     for index, one in enumerate(statements):
@@ -91,7 +82,7 @@ def add_statement(doc: MemoryDoc, new: Statement, wording: str | None) -> Memory
 
 
 def merge_statements(doc: MemoryDoc, statements: Sequence[Statement]) -> MemoryDoc:
-    """Return the memory with these statements, in the order of their events.
+    """Rebuild a memory from these statements, which are in the order of their events.
 
     Its text is the wording with the most mentions, because a typo is rarely repeated. The newest
     values of `meta` win.
@@ -112,11 +103,9 @@ def merge_statements(doc: MemoryDoc, statements: Sequence[Statement]) -> MemoryD
         text=text,
         variants=tuple(one for one in mentions_by_text if one != text),
         terms=_index_terms(text, mentions_by_text),
-        keys=tuple(
-            dict.fromkeys(
-                key for wording in mentions_by_text for key in compute_signature(wording).keys
-            )
-        ),
+        keys=()
+        if doc.superseded_by is not None
+        else tuple(dict.fromkeys(compute_signature(one).key for one in mentions_by_text)),
         context=_context_terms((at, first_at), sources, tags),
         at=at,
         first_at=first_at,
@@ -132,21 +121,15 @@ def merge_statements(doc: MemoryDoc, statements: Sequence[Statement]) -> MemoryD
     )
 
 
-def build_superseded(old: MemoryDoc, text: str, **given: Any) -> Superseded:
-    """Return the event that replaces a memory. Arguments that are UNSET keep their values.
+def build_superseded(old: MemoryDoc, text: str, given: Mapping[str, Any]) -> Superseded:
+    """Return the event that replaces a memory. UNSET options keep the old values.
 
-    So do its other sources, unless a source is given.
+    The memory also keeps its further sources, unless a source is given. Without `at`, the new text
+    dates from now: the time of the old text doesn't apply to it.
     """
     changed = {name: value for name, value in given.items() if value is not UNSET}
-    kept: dict[str, Any] = {
-        "tags": old.tags,
-        "importance": old.importance,
-        "source": old.source,
-        "author": old.author,
-        "at": old.dated_at,
-        "subject": old.subject,
-        "meta": old.meta,
-    }
+    names = ("tags", "importance", "source", "author", "subject", "meta")
+    kept = {name: getattr(old, name) for name in names}
     memory = build_memory(text, clock.time(), **{**kept, **changed})
     if "ttl" not in changed:
         memory = msgspec.structs.replace(memory, expires_at=old.expires_at)
@@ -178,16 +161,21 @@ def _merge_repeat(known: Statement, new: Statement) -> Statement:
 
 
 def _index_terms(text: str, wordings: Iterable[str]) -> str:
-    """Return the terms of the text, then those that only its other wordings have."""
-    own = terms(text)
+    """Return the terms of a text, then the terms that only its other wordings have.
+
+    Each passage of a long text is a line.
+    """
+    own = [terms(passage) for passage in split_passages(text)]
+    known = {term for passage in own for term in passage}
     others = dict.fromkeys(
         term for wording in wordings if wording != text for term in terms(wording)
     )
-    return " ".join([*own, *(term for term in others if term not in own)])
+    own[-1] += [term for term in others if term not in known]
+    return "\n".join(map(" ".join, own))
 
 
 def _context_terms(times: Iterable[float], sources: Sequence[str], tags: Iterable[str]) -> str:
-    """Return the terms of its times, sources and tags, by which a memory is found as well."""
+    """Return the terms of a memory's times, sources and tags, which a search matches too."""
     found = [term for at in times for term in date_terms(at)]
     found += [term for name in (*sources[:CONTEXT_SOURCES], *tags) for term in terms(name)]
     return " ".join(dict.fromkeys(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -16,14 +15,14 @@ from ..log.operations import Operation
 from ..log.operations.stream_ops import append_events
 from ..log.operations.subjects import register_use
 from .fold import IndexChanges
-from .model import IndexPosition, Remembered, Superseded
+from .model import Consolidated, IndexPosition, Remembered, Superseded
 from .search.index import MemoryIndex
-
-PAGE_DOCS: Final = 1_000
 
 
 def event_subject(event: object) -> str | None:
     """Return the subject of an event, if it has one."""
+    if isinstance(event, Consolidated):
+        return event.subject
     memory = event.by if isinstance(event, Superseded) else event
     return memory.subject if isinstance(memory, Remembered) else None
 
@@ -38,8 +37,8 @@ def append_about(
 ) -> Operation[AppendResult]:
     """Append events, each with its subject or None.
 
-    Subjects are listed before the events are stored. In an encrypted store their events are
-    encrypted with the subject's key.
+    A subject is registered before its events are stored. In an encrypted store, they are encrypted
+    with the subject's key.
     """
     if not any(subjects):
         return (yield from append_events(space, events, stamp, id=id))
@@ -49,7 +48,7 @@ def append_about(
     incarnation = head.incarnation if head else append_id(stamp.id)
     keys: dict[str | None, str] = {None: ""}
     for number, subject in enumerate(dict.fromkeys(filter(None, subjects)), len(events)):
-        # The first ids are those of the events.
+        # The events use the first ids.
         context = msgspec.structs.replace(stamp, id=stamp.id + number)
         keys[subject] = subject_key_name(
             subject, (yield from register_use(space, incarnation, subject, context))
@@ -68,13 +67,10 @@ def purge_index(log: Log, space: StreamKey) -> None:
     They are no longer recalled, but a plaintext index on disk may still contain them.
     """
     from .resources import get_follower
+    from .search.catch_up import remove_expired
 
     index = get_follower(log, space).current()
-    while (at := index.position(space)) is not None:
-        gone = index.list_expired(space, clock.time(), PAGE_DOCS)
-        if not gone:
-            break
-        index.write(space, at, at, IndexChanges([], list(gone), {}))
+    remove_expired(index, space, clock.time())
     _overwrite_deleted(index, space)
 
 
@@ -91,9 +87,9 @@ def clear_index(log: Log, space: StreamKey) -> None:
 def _overwrite_deleted(index: MemoryIndex, space: StreamKey) -> None:
     """Make the index overwrite deleted rows on disk.
 
-    It does so when it clears a namespace, so this creates an empty one and clears it.
+    The index does so whenever it clears a namespace, so this creates an empty one and clears it.
     """
-    beside = space._replace(tenant=f"${space.tenant}")  # "$" cannot start a user\'s tenant
+    beside = space._replace(tenant=f"${space.tenant}")  # "$" can't start a user's tenant
     index.write(beside, None, IndexPosition(b"", 0), IndexChanges([], [], {}))
     if (at := index.position(beside)) is not None:
         index.clear(beside, at)

@@ -1,11 +1,13 @@
 """Authors of memories, and whose memories a model is shown by default.
 
-An author is a name. Five names have a meaning here; any other is known to your application.
+An author is a name. Five names have a meaning for Holdfast; any other is up to your application.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+import msgspec
 
 from .arguments import Authors, check_authors
 from .model import MemoryFilter
@@ -22,10 +24,10 @@ WEB: Final = "web"
 """A web page, a mail, or a file from outside."""
 
 OUTSIDE_AUTHORS: Final = (TOOL, WEB)
-"""The writer of such a text may be a stranger, so a model is shown it only on request."""
+"""Their texts may have been written by strangers, so a model is shown them only on request."""
 
 Trust = bool | Authors
-"""Whose memories a resume context may show: True for all, or only those of these authors."""
+"""Whose memories a resume context may show: True for everyone's, or the names of authors."""
 
 
 def check_trust(trust: Trust) -> bool | str | tuple[str, ...]:
@@ -42,13 +44,15 @@ def check_trust(trust: Trust) -> bool | str | tuple[str, ...]:
     return authors
 
 
-def build_trust_filter(trust: Trust | None, now: float) -> MemoryFilter:
-    """Return the filter for trusted memories. None: all but those from outside."""
+def build_trust_filter(trust: Trust | None, subject: str | None, now: float) -> MemoryFilter:
+    """Return the filter for trusted memories that a task about `subject` may quote.
+
+    If `trust` is None, memories by `OUTSIDE_AUTHORS` are excluded.
+    """
+    where = MemoryFilter(now=now, visible_to=subject)
     if trust is None:
-        return MemoryFilter(now=now, without=OUTSIDE_AUTHORS)
+        return msgspec.structs.replace(where, without=OUTSIDE_AUTHORS)
     authors = check_trust(trust)
-    return (
-        MemoryFilter(now=now)
-        if isinstance(authors, bool)
-        else MemoryFilter(now=now, author=authors)
-    )
+    if isinstance(authors, bool):
+        return where
+    return msgspec.structs.replace(where, author=authors)

@@ -9,13 +9,15 @@ from typing import Any, Final
 from ..log.validation import describe_value
 
 INTEGER_MINIMUMS: Final = {"reach": 0, "candidates": 1}
-"""The integer fields and their minimum."""
-MIN_UNRELATED_SCORE: Final = 0.1
-"""Minimum score of a memory that shares no word with a task's goal, in its resume context.
+"""The integer fields and their minimums."""
+MIN_SCORE: Final = 0.14
+"""The minimum score of a recall by default. Hits below it are mostly there by chance."""
+MIN_UNRELATED_SCORE: Final = 0.12
+"""The minimum score, in a resume context, of a memory that shares no word with the task's goal.
 
-For an embedder some memory is always the nearest, so without a minimum unrelated memories would
-fill the resume context. Matches by words are exempt: a memory has only a small share of the words
-of a long goal, however relevant it is. A caller of `recall` sets `min_score`.
+An embedder always finds some nearest memory, so without a minimum, unrelated memories would fill
+the resume context. Matches by words are exempt: even a relevant memory has only a few of the words
+of a long goal. Callers of `recall` set `min_score` themselves.
 """
 
 
@@ -23,24 +25,34 @@ of a long goal, however relevant it is. A caller of `recall` sets `min_score`.
 class Weights:
     """Weights of the ranking. The defaults suit conversations and the findings of tasks alike.
 
-    The score of a memory starts as how well its own words match the query, from 0 to 1. Its
-    neighbours and its source add to it, closing part of the gap to the best match. Recency,
-    importance and use are gentle factors that change a good match less: a memory that
-    matches the whole query scores 1, and nothing ranks above it.
+    The score of a memory starts with how well its own words match the query, from 0 to 1. Its
+    neighbours and its source add to the score, closing part of the gap to the best match. Recency,
+    importance and use are gentle factors that change a good match less than a poor one: a memory
+    that matches the whole query scores 1, and nothing ranks above it.
     """
 
     saturation: float = 1.2
     """BM25's k1: how soon repeats of a word stop counting."""
-    length: float = 0.1
-    """BM25's b: how much a long text is penalized. Memories are short, so it is low."""
+    length: float = 0.75
+    """BM25's b: how much a text or passage longer than the average is penalized."""
+    elsewhere: float = 0.3
+    """How much the other passages of a long text count beside the best one."""
     context: float = 0.4
     """Weight of a word that matches only the date, source or tags."""
     neighbour: float = 0.45
-    """What a match adds to its neighbours in the source: question and answer share few words."""
+    """How much a match adds to its neighbours in the source, like an answer after a question."""
     reach: int = 2
-    """How many neighbours on each side. The second gets `neighbour` of what the first gets."""
+    """How many neighbours gain on each side.
+
+    The second gains `neighbour` times as much as the first.
+    """
     source: float = 0.6
-    """What the best matches of a source add to its other memories."""
+    """How much the best matches of a source add to its other memories."""
+    names: float = 0.5
+    """How much a match adds to memories that share a name with it and have the rest of the query.
+
+    The share of the gap between both that is closed, from 0 to 1. Not used with an embedder.
+    """
     meaning: float = 0.5
     """The weight of vector similarity against words, if there is an embedder."""
     recency: float = 0.05

@@ -18,20 +18,20 @@ from ...log.operations import Operation
 from ...log.operations.stream_ops import load_data
 from ..fold import IndexChanges, MemoryEvent, MemoryFold, collect_lookups, decode_memory_event
 from ..model import IndexPosition, Superseded
-from .index import MemoryIndex
+from .index import IndexUnusable, MemoryIndex
 
 BATCH_EVENTS: Final = 1_000
 MAX_AHEAD_EVENTS: Final = 100
-"""Events that this process may append before it writes them into the index."""
+"""How many events this process may append before it writes them into the index."""
 EXPIRY_CHECK_SECONDS: Final = 60.0
-"""How often to remove expired memories, and how long they stay in the index at least."""
+"""How often to remove expired memories, and the minimum time that they stay in the index."""
 
 
 class Follower:
     """Follows one stream for all its users in this process.
 
-    Events of this process are written into the index on the next read, or when there are many.
-    Until then only their memory ids are computed, with a fold that is `ahead` of the index.
+    Events that this process appends are written into the index on the next read, or when there are
+    many. Until then only their memory ids are computed, with a fold that is `ahead` of the index.
     """
 
     def __init__(self, log: Log, index: MemoryIndex, space: StreamKey) -> None:
@@ -58,7 +58,7 @@ class Follower:
         self.current()
 
     def _clear_beside(self) -> None:
-        """Remove what a process left behind that died while rebuilding."""
+        """Remove what a process that died during a rebuild has left behind."""
         if (left := self.index.position(self._beside)) is not None:
             self.index.clear(self._beside, left)
 
@@ -71,12 +71,7 @@ class Follower:
         if self._last_expiry_check <= now < self._last_expiry_check + EXPIRY_CHECK_SECONDS:
             return
         self._last_expiry_check = now
-        while (position := self.index.position(self._space)) is not None:
-            gone = self.index.list_expired(self._space, now - EXPIRY_CHECK_SECONDS, BATCH_EVENTS)
-            if not gone or not self.index.write(
-                self._space, position, position, IndexChanges([], list(gone), {})
-            ):
-                return  # nothing to do, or another process is removing them
+        remove_expired(self.index, self._space, now - EXPIRY_CHECK_SECONDS)
 
     def resolve_ids(self, appended: AppendResult, events: Sequence[MemoryEvent]) -> list[str]:
         """Return the memory ids of events that were just appended.
@@ -114,18 +109,34 @@ class Follower:
         return [fold.resolve_id(event.id) for event in events]
 
 
+def remove_expired(index: MemoryIndex, space: StreamKey, before: float) -> None:
+    """Remove the memories that expired before a time."""
+    removed: list[int] = []
+    while (position := index.position(space)) is not None:
+        gone = index.list_expired(space, before, BATCH_EVENTS)
+        if not gone:
+            return
+        # If the write fails, another process has written to the index: look again.
+        if index.write(space, position, position, IndexChanges([], list(gone), {})):
+            numbers = [doc.number for doc in gone]
+            if numbers == removed:
+                what = f"the memory index of {space} keeps memories that were removed from it"
+                raise IndexUnusable(what)
+            removed = numbers
+
+
 def catch_up(
     log: Log, index: MemoryIndex, space: StreamKey, into: StreamKey | None = None
 ) -> Head | None:
-    """Follow the stream to its end; return its head then, or None if there is no such stream.
+    """Follow the stream to its end; return its head, or None if there is no such stream.
 
     An index that followed another stream starts over: the stream was deleted, restored from a
-    backup, or copied and continued elsewhere. `into`: the name under which the index keeps it, if
-    not the stream's.
+    backup, or copied and continued elsewhere. `into` is the name to use in the index, if not the
+    stream's.
     """
     target = into or space
     while True:
-        # In this order: unless it is another stream, its head is at the position or beyond.
+        # In this order, so that the head is at the position or beyond, unless it is another stream.
         position = index.position(target)
         head = ops.run(log, ops.head(space))
         if position is not None and not _may_follow(head, position):
@@ -133,11 +144,16 @@ def catch_up(
             continue
         if head is None or (position is not None and position.version == head.version):
             return head
+        start = position
         try:
             for batch in _read_batches(log, space, position, head.version):
                 if not apply_events(index, target, position, head.incarnation, batch):
-                    break  # another process has written it
+                    break  # another process has written the batch
                 position = IndexPosition(head.incarnation, batch[-1].version, batch[-1].hash)
+            else:
+                if position == start:
+                    version = position.version + 1 if position else 1
+                    raise CorruptRecord(str(space), version=version, what="the record is missing")
         except (_StreamReplaced, Erased) as error:
             if position is not None:
                 index.clear(target, position)
@@ -166,7 +182,7 @@ def apply_events(
     incarnation: bytes,
     events: Sequence[MemoryEvent],
 ) -> bool:
-    """Fold events into the index; return False if it is not where they start."""
+    """Fold events into the index; return False if the index is not at `before`."""
     ids, keys = collect_lookups(events)
     known = index.lookup(space, ids, keys) if before is not None else None
     fold = MemoryFold(known.docs, known.aliases) if known is not None else MemoryFold()
@@ -180,7 +196,7 @@ def apply_events(
 def _read_from_position(
     space: StreamKey, position: IndexPosition | None
 ) -> Operation[list[MemoryEvent]]:
-    """Read the first events beyond the position, after checking the record that is there."""
+    """Check the record at the position, then read the first events beyond it."""
     if position is None:
         return (yield from read_memory_events(space, 0))
     stored = yield from ops.read(space, after=position.version - 1, decoded=True, allow_erased=True)
@@ -221,7 +237,7 @@ def _read_batches(
 ) -> Iterator[Sequence[MemoryEvent]]:
     """Yield batches of events beyond a position.
 
-    While a batch is written, the next one's texts are analyzed.
+    While the caller writes a batch, the texts of the next one are analyzed.
     """
     pending = _split_batches(ops.run(log, _read_from_position(space, position)))
     while pending:
@@ -231,9 +247,8 @@ def _read_batches(
         if not pending:
             yield batch
             return
-        # Analyzing texts is most of the work, and the rest is mostly pending for the engine. The
-        # results are cached by the function itself, so it does not matter if this thread fails or
-        # is late.
+        # Most of the work is analyzing texts, and the rest is mostly waiting for the engine. The
+        # function caches its results, so it does not matter if this thread fails or is late.
         analysis = threading.Thread(
             target=collect_lookups, args=(pending[0],), name="holdfast-memory", daemon=True
         )

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from os import urandom
 from typing import Any, Final
 
 import msgspec
@@ -17,47 +18,37 @@ import msgspec
 from ...backends import IndexDatabase, StreamKey
 from ...backends.postgres.arrays import bigint_array, bytea_array, float_array, text_array
 from ...backends.postgres.pool import PostgresConnection
-from ...backends.postgres.schema import SETUP_LOCK
+from ...backends.postgres.schema import SETUP_LOCK, quote_identifier
 from ...errors import AccessDenied, NotSetUp, OutcomeUnknown, ReadOnly
 from ..fold import IndexChanges
-from ..model import IndexPosition, MemoryDoc, MemoryFilter, decode_doc, encode_doc
+from ..model import IndexPosition, MemoryDoc, MemoryFilter, encode_doc
 from ..vectors.pgvector import PgvectorSearch, open_pgvector
-from ..vectors.postgres import PostgresVectors
 from . import postgres_sql as sql
-from .candidates import MAX_TERMS, doc_markers, excluded_markers, required_markers
-from .filters import postgres_condition
-from .index import IndexCounts, IndexUnusable, KnownMemories, Matches, Neighbours
+from .candidates import MAX_TERMS, doc_markers, excluded_markers, passage_terms, required_markers
+from .index import MAX_MODELS, IndexUnusable, Matches, MemoryIndex, Neighbours, decode_stored
 
 UNLIMITED: Final = 1 << 62
 CLEAR_ROWS: Final = 20_000
 """Rows to delete at a time when a namespace is cleared, so that no statement takes long."""
 MAX_WORDS_BYTES: Final = 900_000
-"""A tsvector holds 1 MiB, unchecked by PostgreSQL. The last words of a longer text are dropped."""
+"""Stays below the 1 MiB of a tsvector, which PostgreSQL doesn't check.
+
+The last words of a longer text are dropped.
+"""
 
 
-class PostgresIndex(PostgresVectors):
+class PostgresIndex(MemoryIndex):
     """The memories of all namespaces in the schema of a store. Creates its tables on first use."""
 
+    is_remote = True
+
     def __init__(self, backend: IndexDatabase) -> None:
-        self._backend, self._sql = backend, sql.IndexStatements(backend.schema)
+        self._backend = backend
+        self._dialect = sql.build_dialect(quote_identifier(backend.schema))
         self._ready, self._lock = False, threading.Lock()
         self._pgvector: tuple[PgvectorSearch | None] | None = None
 
-    # -- following the stream --------------------------------------------------------------------
-
-    def position(self, space: StreamKey) -> IndexPosition | None:
-        rows = self._rows(self._sql.position, space)
-        return IndexPosition(*rows[0]) if rows else None
-
-    def lookup(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> KnownMemories:
-        rows = self._rows(
-            self._sql.known,
-            space,
-            ids=text_array(ids),
-            keys=bigint_array(int(key, 16) for key in keys),
-        )
-        aliases = {name: number for number, _, names in rows for name in names or ()}
-        return KnownMemories([decode_doc(body) for _, body, _ in rows], aliases)
+    # -- writing ---------------------------------------------------------------------------------
 
     def write(
         self,
@@ -71,18 +62,10 @@ class PostgresIndex(PostgresVectors):
         values = _column_values(changes) | after._asdict()
         if before is not None:
             values |= {"before": before.version, "before_hash": before.hash}
-        return self._execute(
-            self._sql.start if before is None else self._sql.advance, space, values
-        )
-
-    def list_expired(self, space: StreamKey, before: float, limit: int) -> Sequence[MemoryDoc]:
-        return [
-            decode_doc(body)
-            for (body,) in self._rows(self._sql.expired, space, before=before, limit=limit)
-        ]
+        return self._execute(sql.START if before is None else sql.ADVANCE, space, values)
 
     def clear(self, space: StreamKey, at: IndexPosition) -> None:
-        self._execute(self._sql.unname, space, at._asdict())
+        self._execute(sql.UNNAME, space, at._asdict())
         self._delete_unnamed(space)
 
     def replace(self, space: StreamKey, by: StreamKey) -> bool:
@@ -90,8 +73,8 @@ class PostgresIndex(PostgresVectors):
 
         def rename(connection: PostgresConnection) -> None:
             with connection.transaction():
-                for statement in self._sql.replace:
-                    connection.execute(statement, values)
+                for statement in sql.REPLACE:
+                    connection.execute(self._complete(statement), values)
 
         self._ensure_tables()
         with suppress(OutcomeUnknown):
@@ -99,9 +82,35 @@ class PostgresIndex(PostgresVectors):
         self._delete_unnamed(space)
         return self.position(by) is None
 
+    def put_vectors(
+        self, space: StreamKey, model: str, vectors: Sequence[tuple[MemoryDoc, bytes]]
+    ) -> None:
+        values = {
+            "tenant": space.tenant,
+            "id": space.id,
+            "model": model,
+            "filling": urandom(8),
+            "models": MAX_MODELS,
+            "numbers": [doc.number for doc, _ in vectors],
+            "bodies": [encode_doc(doc) for doc, _ in vectors],
+            "floats": [floats for _, floats in vectors],
+        }
+
+        def put(connection: PostgresConnection) -> None:
+            # Several statements, so that those after the lock see what was committed before it.
+            with connection.transaction():
+                lock, *others = map(self._complete, sql.PUT_VECTORS)
+                if connection.execute(lock, values).rowcount:
+                    for statement in others:
+                        connection.execute(statement, values)
+
+        self._ensure_tables()
+        with suppress(OutcomeUnknown):  # the next backfill finds what is still missing
+            self._backend.transact(put)
+
     def _delete_unnamed(self, space: StreamKey) -> None:
-        for (number,) in self._rows(self._sql.unnamed, space):
-            for statement in self._sql.clear:
+        for (number,) in self._rows(self._complete(sql.UNNAMED), {}):
+            for statement in sql.CLEAR:
                 while self._execute(statement, space, {"space": number, "limit": CLEAR_ROWS}):
                     pass
 
@@ -112,95 +121,65 @@ class PostgresIndex(PostgresVectors):
     ) -> Matches:
         if not terms:
             return Matches([], 0, 0.0, {})
-        found = self._search_within(space, terms, where, limit, sql.WORK_DOCS)
-        if len(found.docs) < limit and (where.since is not None or where.until is not None):
-            return self._search_within(
-                space, terms, where, limit, UNLIMITED
-            )  # what was brought is of another time
-        return found
-
-    def _search_within(
-        self,
-        space: StreamKey,
-        terms: Mapping[str, float],
-        where: MemoryFilter,
-        limit: int,
-        work: int,
-    ) -> Matches:
-        condition, values = postgres_condition(where)
-        marked = [
-            (marker, which)
-            for which, group in enumerate(required_markers(where))
-            for marker in group
-        ]
-        values |= {
+        groups = list(enumerate(required_markers(where)))
+        values = {
             "terms": list(terms),
             "weights": list(terms.values()),
             "others": excluded_markers(where),
+            "markers": [marker for _, group in groups for marker in group],
+            "groups": [which for which, group in groups for _ in group],
+            "most_terms": MAX_TERMS,
         }
-        values |= {
-            "markers": [marker for marker, _ in marked],
-            "groups": [which for _, which in marked],
-        }
-        values |= {"work": work, "limit": limit, "most_terms": MAX_TERMS}
-        rows = self._rows(self._sql.search.format(condition=condition), space, **values)
-        (head,) = [row for row in rows if row[4] is None] or [(0, 0, None, None)]
-        found = sorted(
+        rows = self._select(sql.SEARCH, space, where, work=sql.WORK_DOCS, limit=limit, **values)
+        if len(rows) <= limit and (where.since is not None or where.until is not None):
+            # The candidates are from another period.
+            rows = self._select(sql.SEARCH, space, where, work=UNLIMITED, limit=limit, **values)
+        head = next((row for row in rows if row[4] is None), (0, 0, None, None))
+        best = sorted(
             (row for row in rows if row[4] is not None), key=lambda row: (-row[5], -row[0])
         )
-        frequency = dict(zip(head[2] or (), head[3] or (), strict=True))
         return Matches(
-            [decode_doc(row[4]) for row in found], head[0], head[1] / max(head[0], 1), frequency
+            [decode_stored(row[4]) for row in best],
+            head[0],
+            head[1] / max(head[0], 1),
+            dict(zip(head[2] or (), head[3] or (), strict=True)),
         )
 
     def neighbours(
         self, space: StreamKey, docs: Sequence[MemoryDoc], reach: int, where: MemoryFilter
     ) -> list[Neighbours]:
-        condition, values = postgres_condition(where)
-        values |= {
+        values = {
             "sources": [doc.source for doc in docs],
             "ats": [doc.first_at for doc in docs],
-            "reach": reach,
+            "numbers": [doc.number for doc in docs],
         }
-        values["numbers"] = [doc.number for doc in docs]
         sides: list[tuple[list[MemoryDoc], list[MemoryDoc]]] = [([], []) for _ in docs]
-        for place, later, body in self._rows(
-            self._sql.around.format(condition=condition), space, **values
-        ):
-            sides[place - 1][later].append(decode_doc(body))
+        for place, later, body in self._select(sql.AROUND, space, where, reach=reach, **values):
+            sides[place - 1][later].append(decode_stored(body))
         for before, after in sides:
             before.sort(key=lambda doc: (-doc.first_at, -doc.number))
             after.sort(key=lambda doc: (doc.first_at, doc.number))
         return [Neighbours(before, after) for before, after in sides]
 
-    def page(
-        self, space: StreamKey, after: int, limit: int, where: MemoryFilter
-    ) -> Sequence[MemoryDoc]:
-        condition, values = postgres_condition(where)
-        rows = self._rows(
-            self._sql.page.format(condition=condition), space, after=after, limit=limit, **values
-        )
-        return [decode_doc(body) for (body,) in rows]
-
-    def counts(self, space: StreamKey, now: float) -> IndexCounts:
-        return IndexCounts(*self._rows(self._sql.counts, space, now=now)[0])
-
     # -- statements ------------------------------------------------------------------------------
 
-    def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]:
+    def _rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
         self._ensure_tables()
-        return self._backend.rows(statement, {"tenant": space.tenant, "id": space.id, **values})
+        return self._backend.rows(statement, values)
 
     def _execute(self, statement: str, space: StreamKey, values: dict[str, Any]) -> bool:
         """Execute a statement; return whether it changed rows.
 
-        Returns False if the outcome is unknown: the position shows it later.
+        Returns False if the outcome is unknown: the position will show it.
         """
         self._ensure_tables()
-        values = {"tenant": space.tenant, "id": space.id, **values}
+        complete, values = (
+            self._complete(statement),
+            {**values, "tenant": space.tenant, "id": space.id},
+        )
         try:
             return self._backend.transact(
-                lambda connection: bool(connection.execute(statement, values).rowcount > 0)
+                lambda connection: bool(connection.execute(complete, values).rowcount > 0)
             )
         except OutcomeUnknown:
             return False
@@ -211,12 +190,9 @@ class PostgresIndex(PostgresVectors):
             self._pgvector = (open_pgvector(self._backend),)
         return self._pgvector[0]
 
-    def repair(self, problem: IndexUnusable) -> bool:
-        """Return False: the server would refuse again."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing: the connections belong to the backend."""
+    def has_tables(self) -> bool:
+        """Return whether the tables exist in this format. Creates nothing."""
+        return self._read_format() == sql.FORMAT
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -236,23 +212,23 @@ class PostgresIndex(PostgresVectors):
 
     def _read_format(self) -> int | None:
         try:
-            rows = self._backend.rows(self._sql.format, ())
+            rows = self._backend.rows(self._complete(sql.READ_FORMAT), ())
         except NotSetUp:
             return None
         return rows[0][0] if rows else None
 
     def _create_tables(self, connection: PostgresConnection) -> None:
-        """Create the tables in one transaction, under a lock: the second process finds them."""
+        """Create the tables in one transaction, under a lock: a second process then finds them."""
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,), prepare=False)
             exists = connection.execute(
                 sql.TABLES_EXIST, (self._backend.schema,), prepare=False
             ).fetchone()
             if exists and exists[0]:
-                row = connection.execute(self._sql.format, prepare=False).fetchone()
+                row = connection.execute(self._complete(sql.READ_FORMAT), prepare=False).fetchone()
                 if row and row[0] == sql.FORMAT:
                     return
-                connection.execute(self._sql.drop, prepare=False)
+                connection.execute(sql.drop_statements(self._dialect.schema), prepare=False)
             connection.execute(sql.table_statements(self._backend.schema), prepare=False)
 
 
@@ -264,7 +240,7 @@ def _column_values(changes: IndexChanges) -> dict[str, Any]:
     for name, number in changes.aliases.items():
         if number not in gone:
             names.setdefault(name, number)
-    lengths = [doc.terms.count(" ") + 1 for doc in put]
+    lengths = [passage_terms(doc) for doc in put]
     return {
         "touched": bigint_array([*gone, *(doc.number for doc in put)]),
         "gone": bigint_array(gone),
@@ -278,6 +254,8 @@ def _column_values(changes: IndexChanges) -> dict[str, Any]:
             msgspec.json.encode(doc.sources).decode() if doc.sources else None for doc in put
         ),
         "expires_at": float_array(doc.expires_at for doc in put),
+        "valid_from": float_array(doc.valid_from for doc in put),
+        "valid_until": float_array(doc.valid_until for doc in put),
         "length": bigint_array(lengths),
         "source": text_array(doc.source for doc in put),
         "author": text_array(doc.author for doc in put),

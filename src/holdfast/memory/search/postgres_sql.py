@@ -1,4 +1,4 @@
-"""The SQL of the PostgreSQL index: tables and statements.
+"""SQL for the PostgreSQL index: tables and statements.
 
 Each statement is a transaction of its own and needs no session state, so a pooler may use another
 connection for each. Lexemes have the number of their namespace as a prefix ("7_dispute"), so a
@@ -9,25 +9,42 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
+from ...backends.postgres.arrays import bigint_array, text_array
 from ...backends.postgres.schema import quote_identifier
+from ..text.words import split_words
 from ..vectors.pgvector_sql import PGVECTOR_TABLES as NEAR_NAMES
 from ..vectors.pgvector_sql import create_statement as create_pgvector
-from ..vectors.postgres import TABLES as VECTOR_TABLES
-from .candidates import LEADING_DOCS
+from .candidates import LEADING_DOCS, LENGTH_OFFSET, LONG_TEXT_CANDIDATES, SHORT_TERMS
+from .sql import SQLDialect
 
-FORMAT: Final = 6
+FORMAT: Final = 10
 """Tables of another format are dropped and rebuilt from the streams."""
 WORK_DOCS: Final = LEADING_DOCS
 
-# The searched columns are kept on few pages, so the bodies are in a table of their own. New words
-# wait in a list of up to 128 kB: that nearly halves the work of writing, and a query reads only
-# those few pages in addition.
+# The bodies are in a table of their own, so that the searched columns fit on few pages. New words
+# wait in a list of up to 128 kB: that nearly halves the work of writing, and costs a query only
+# those few pages.
 _TABLES: Final = """\
+CREATE TABLE {schema}.memory_models (
+    model bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL,
+    name text COLLATE "C" NOT NULL, filling bytea NOT NULL, vectors bigint NOT NULL DEFAULT 0,
+    UNIQUE (space, name)
+);
+CREATE TABLE {schema}.memory_vectors (
+    place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL,
+    model bigint NOT NULL, number bigint NOT NULL, floats bytea NOT NULL, UNIQUE (model, number)
+);
+ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE MAIN,
+    SET (toast_tuple_target = 8160);
+CREATE INDEX memory_vectors_by_place ON {schema}.memory_vectors (model, place);
+CREATE INDEX memory_vectors_by_number ON {schema}.memory_vectors (space, number);
 CREATE TABLE {schema}.memory_spaces (
     space integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant text COLLATE "C",
     id text COLLATE "C",
-    life bytea NOT NULL,
+    incarnation bytea NOT NULL,
     version bigint NOT NULL,
     hash bytea NOT NULL,
     memories bigint NOT NULL DEFAULT 0,
@@ -41,6 +58,8 @@ CREATE TABLE {schema}.memory_docs (
     at double precision NOT NULL,
     first_at double precision NOT NULL,
     expires_at double precision,
+    valid_from double precision,
+    valid_until double precision,
     length integer NOT NULL,
     digest bigint NOT NULL,
     source text COLLATE "C",
@@ -97,13 +116,15 @@ TABLES_EXIST: Final = (
 
 def table_statements(schema: str) -> str:
     """Return the statements that create the tables."""
-    return (VECTOR_TABLES + _TABLES).format(schema=quote_identifier(schema), format=FORMAT)
+    return _TABLES.format(schema=quote_identifier(schema), format=FORMAT)
 
 
 def setup_script(schema: str) -> str:
     """Return the script that an administrator runs if Holdfast may not create these tables."""
     named = quote_identifier(schema)
-    old = f"IF ({_FORMAT.format(schema=named)}) <> {FORMAT} THEN\n{_drop_statements(named)}END IF;"
+    old = (
+        f"IF ({READ_FORMAT.format(schema=named)}) <> {FORMAT} THEN\n{drop_statements(named)}END IF;"
+    )
     return (
         "-- The memory index. It is derived from the store and can be dropped at any time.\n"
         f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {named};\n"
@@ -116,46 +137,36 @@ def setup_script(schema: str) -> str:
     )
 
 
-def _drop_statements(named: str) -> str:
+def drop_statements(named: str) -> str:
     return "".join(f"DROP TABLE IF EXISTS {named}.memory_{name};\n" for name in NAMES)
 
 
-_FORMAT: Final = "SELECT format FROM {schema}.memory_format"
-_SPACE: Final = (
-    "(SELECT space FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s)"
-)
+READ_FORMAT: Final = "SELECT format FROM {schema}.memory_format"
 
-_POSITION: Final = (
-    "SELECT life, version, hash FROM {schema}.memory_spaces"
-    " WHERE tenant = %(tenant)s AND id = %(id)s"
-)
 
-_KNOWN: Final = """\
-WITH named AS (
-    SELECT id, number FROM {schema}.memory_ids WHERE space = {space} AND id = ANY(%(ids)s::text[])
-), wanted AS (
-    SELECT number FROM named UNION
-    SELECT number FROM {schema}.memory_keys WHERE space = {space} AND key = ANY(%(keys)s::bigint[])
-)
-SELECT number, body, (SELECT array_agg(named.id) FROM named WHERE named.number = d.number)
-FROM {schema}.memory_bodies d JOIN wanted USING (number) WHERE space = {space}"""
+def _fill(template: str, **parts: object) -> str:
+    """Fill in some of the names of a template, and leave the others."""
+    for name, part in parts.items():
+        template = template.replace(f"{{{name}}}", str(part))
+    return template
+
 
 # -- writing ---------------------------------------------------------------------------------------
 
-# The process that finds the expected position, and locks it, writes. One that waited for the lock
-# finds it changed and does nothing, also if vectors were put or memories removed meanwhile. All
-# parts of the statement see the tables as they were before it.
+# The process that finds the expected position and locks it does the write. A process that waited
+# for the lock finds the row changed and does nothing, even if another process only added vectors or
+# removed memories. All parts of the statement see the tables as they were before it.
 _START: Final = """\
 place AS (
-    INSERT INTO {schema}.memory_spaces (tenant, id, life, version, hash, memories, terms)
+    INSERT INTO {schema}.memory_spaces (tenant, id, incarnation, version, hash, memories, terms)
     VALUES (%(tenant)s, %(id)s, %(incarnation)s, %(version)s, %(hash)s, %(memories)s, %(lengths)s)
     ON CONFLICT (tenant, id) DO NOTHING RETURNING space
 )"""
 _CONTINUE: Final = """\
 place AS (
     SELECT space FROM {schema}.memory_spaces
-    WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(before)s
-        AND hash = %(before_hash)s
+    WHERE tenant = %(tenant)s AND id = %(id)s AND incarnation = %(incarnation)s
+        AND version = %(before)s AND hash = %(before_hash)s
         AND puts = (
             SELECT puts FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
         ) FOR UPDATE
@@ -165,7 +176,7 @@ WITH {place}, old AS (
     SELECT number, length, digest, keys, words FROM {schema}.memory_docs d JOIN place USING (space)
     WHERE number = ANY(%(touched)s::bigint[])
 ), given AS MATERIALIZED (
-    SELECT space, number, at, first_at, expires_at, length, digest, source,
+    SELECT space, number, at, first_at, expires_at, valid_from, valid_until, length, digest, source,
         sources::jsonb AS sources, author, subject, tags::jsonb AS tags,
         string_to_array(keys, ' ')::bigint[] AS keys,
         array_to_tsvector(
@@ -173,12 +184,13 @@ WITH {place}, old AS (
         ) AS words, body
     FROM place, unnest(
         %(number)s::bigint[], %(at)s::float8[], %(first_at)s::float8[], %(expires_at)s::float8[],
+        %(valid_from)s::float8[], %(valid_until)s::float8[],
         %(length)s::integer[], %(digest)s::bigint[], %(source)s::text[], %(sources)s::text[],
         %(author)s::text[], %(subject)s::text[], %(tags)s::text[], %(keys)s::text[],
         %(words)s::text[], %(body)s::bytea[]
     ) AS given (
-        number, at, first_at, expires_at, length, digest, source, sources, author, subject, tags,
-        keys, words, body
+        number, at, first_at, expires_at, valid_from, valid_until, length, digest, source, sources,
+        author, subject, tags, keys, words, body
     )
 ), gone AS (
     DELETE FROM {schema}.memory_docs d USING place
@@ -197,8 +209,8 @@ WITH {place}, old AS (
     WHERE m.model = gone.model
 ), put AS (
     INSERT INTO {schema}.memory_docs AS d
-    SELECT space, number, at, first_at, expires_at, length, digest, source, sources, author,
-        subject, tags, keys, words
+    SELECT space, number, at, first_at, expires_at, valid_from, valid_until, length, digest,
+        source, sources, author, subject, tags, keys, words
     FROM given
     ON CONFLICT (space, number) DO UPDATE SET {update}
     WHERE ({changed}) IS DISTINCT FROM ({changes})
@@ -245,10 +257,49 @@ UPDATE {schema}.memory_spaces s SET version = %(version)s, hash = %(hash)s, puts
     terms = terms + (SELECT coalesce(sum(length), 0) FROM given)
         - (SELECT coalesce(sum(length), 0) FROM old)
 FROM place WHERE s.space = place.space RETURNING {async_commit}"""
-_COLUMNS: Final = (
-    "at, first_at, expires_at, length, digest, source, sources, author, subject, tags, keys, words"
+_COLUMNS: Final = split_words(
+    "at first_at expires_at valid_from valid_until length digest source sources author subject tags"
+    " keys words"
 )
-_UPDATED: Final = tuple(_COLUMNS.split(", "))
+_PUT: Final = _fill(
+    _WRITE,
+    update=", ".join(f"{name} = EXCLUDED.{name}" for name in _COLUMNS),
+    changed=", ".join(f"d.{name}" for name in _COLUMNS),
+    changes=", ".join(f"EXCLUDED.{name}" for name in _COLUMNS),
+)
+START: Final = _fill(_PUT, place=_START, moved=f"\nSELECT {_ASYNC_COMMIT} FROM place")
+ADVANCE: Final = _fill(_PUT, place=_CONTINUE, moved=_fill(_MOVED, async_commit=_ASYNC_COMMIT))
+
+# The namespace is locked and marked, so that a `write` that waits for this one starts over: it
+# could not see these vectors and would leave them behind. The lock also makes the places of a model
+# visible in order.
+PUT_VECTORS: Final = (
+    "UPDATE {schema}.memory_spaces SET puts = puts + 1 WHERE tenant = %(tenant)s AND id = %(id)s",
+    """\
+INSERT INTO {schema}.memory_models (space, name, filling)
+SELECT space, %(model)s, %(filling)s FROM {schema}.memory_spaces
+WHERE tenant = %(tenant)s AND id = %(id)s ON CONFLICT DO NOTHING""",
+    """\
+WITH kept AS (
+    INSERT INTO {schema}.memory_vectors (space, model, number, floats)
+    SELECT b.space, {model}, b.number, given.floats
+    FROM unnest(%(numbers)s::bigint[], %(bodies)s::bytea[], %(floats)s::bytea[])
+        AS given (number, body, floats)
+    JOIN {schema}.memory_bodies b
+        ON b.space = {space} AND b.number = given.number AND b.body = given.body
+    ORDER BY b.number ON CONFLICT DO NOTHING RETURNING 1
+)
+UPDATE {schema}.memory_models SET vectors = vectors + (SELECT count(*) FROM kept)
+WHERE model = {model}""",
+    """\
+WITH old AS (
+    DELETE FROM {schema}.memory_models WHERE model IN (
+        SELECT model FROM {schema}.memory_models WHERE space = {space}
+        ORDER BY model DESC OFFSET %(models)s
+    ) RETURNING model
+)
+DELETE FROM {schema}.memory_vectors v USING old WHERE v.model = old.model""",
+)
 
 # -- reading ---------------------------------------------------------------------------------------
 
@@ -256,16 +307,16 @@ _UPDATED: Final = tuple(_COLUMNS.split(", "))
 _QUOTED: Final = (
     "('''' || replace(replace(lexeme, chr(92), repeat(chr(92), 2)), '''', '''''') || '''')"
 )
-# Like `plan_search` in `candidates.py`: the rarer terms lead, the others are looked up in the
-# candidates of those. `LATERAL` queries the index for one term after the other, so that each match
-# has its worth. `marked`: how many memories have one of each group of markers, and in the last row
-# how many are by none of the excluded authors. The words alone identify the namespace. It is
-# compared once more, to be sure, as a sum, which no index has: otherwise PostgreSQL would read the
-# whole namespace from an index for each term, only to intersect it with the few rows that have the
-# term.
+# Like `plan_search` in `candidates.py`: the rarer terms lead, and the others are looked up in their
+# candidates. `LATERAL` queries the index for one term after the other, so that each match has its
+# worth. `marked` counts, for each group of markers, the memories with one of them and, in its last
+# row, the memories by none of the excluded authors. The words alone identify the namespace. The
+# sum `space + 0` checks it once more, to be sure. No index has that sum: with an index, PostgreSQL
+# would read the whole namespace for each term, only to intersect it with the few rows that have
+# the term.
 _SEARCH: Final = """\
 WITH place AS (
-    SELECT space, memories, terms
+    SELECT space, memories, terms, terms::float8 / greatest(memories, 1) AS average
     FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
 ), marked AS (
     SELECT '(' || string_agg({quoted}, '|') || ')' AS words,
@@ -302,19 +353,31 @@ WITH place AS (
     )::tsquery AS query, worth
     FROM planned WHERE NOT EXISTS (SELECT FROM marked WHERE words IS NULL)
 ), found AS (
-    SELECT number, sum(worth) AS score FROM chosen, LATERAL (
-        SELECT number FROM {schema}.memory_docs
+    SELECT number, CASE WHEN (SELECT average FROM place) <= {short} THEN sum(worth)
+        ELSE sum(worth) / ({offset} + length / (SELECT average FROM place)) END AS score
+    FROM chosen, LATERAL (
+        SELECT number, length FROM {schema}.memory_docs
         WHERE words @@ query AND space + 0 = (SELECT space FROM place) AND {{condition}} OFFSET 0
-    ) AS matching GROUP BY number ORDER BY score DESC, number DESC LIMIT %(limit)s
+    ) AS matching GROUP BY number, length ORDER BY score DESC, number DESC
+    LIMIT %(limit)s * CASE WHEN (SELECT average FROM place) <= {short} THEN 1 ELSE {more} END
 )
 SELECT memories, terms, (SELECT array_agg(term) FROM asked), (SELECT array_agg(count) FROM asked),
-    NULL::bytea, NULL::numeric
+    NULL::bytea, NULL::float8
 FROM place UNION ALL
 SELECT found.number, NULL, NULL, NULL, body, score FROM found JOIN {schema}.memory_bodies b
 ON b.space = (SELECT space FROM place) AND b.number = found.number"""
 
+SEARCH: Final = _fill(
+    _SEARCH, quoted=_QUOTED, short=SHORT_TERMS, offset=LENGTH_OFFSET, more=LONG_TEXT_CANDIDATES
+)
+_VECTOR_PAGE: Final = """\
+SELECT m.filling, v.place, v.number, v.floats FROM {schema}.memory_models m LEFT JOIN LATERAL (
+    SELECT place, number, floats FROM {schema}.memory_vectors v
+    WHERE v.model = m.model AND place > %(after)s ORDER BY place LIMIT %(limit)s
+) AS v ON true WHERE m.model = {model} ORDER BY v.place"""
+
 _SIDE: Final = """\
-(SELECT {after} AS later, number FROM {schema}.memory_docs
+(SELECT {later} AS later, number FROM {schema}.memory_docs
 WHERE space = {space} AND source = given.source
     AND (first_at, number) {than} (given.at, given.number) AND {{condition}}
 ORDER BY first_at {order}, number {order} LIMIT %(reach)s)"""
@@ -327,96 +390,61 @@ WITH beside AS (
 )
 SELECT place, later, body FROM beside
 JOIN {schema}.memory_bodies b ON b.space = {space} AND b.number = beside.number"""
-
-_PAGE: Final = """\
-SELECT body FROM {schema}.memory_docs JOIN {schema}.memory_bodies USING (space, number)
-WHERE space = {space} AND number > %(after)s AND {{condition}} ORDER BY number LIMIT %(limit)s"""
-
-_COUNTS: Final = """\
-WITH living AS (
-    SELECT source, sources, first_at, at FROM {schema}.memory_docs
-    WHERE space = {space} AND (expires_at IS NULL OR expires_at > %(now)s)
+AROUND: Final = _fill(
+    _AROUND,
+    before=_fill(_SIDE, later="false", than="<", order="DESC"),
+    after=_fill(_SIDE, later="true", than=">", order="ASC"),
 )
-SELECT count(*), (
-    SELECT count(*) FROM (SELECT source FROM living WHERE source IS NOT NULL
-    UNION SELECT jsonb_array_elements_text(sources) FROM living WHERE sources IS NOT NULL
-    ) AS all_sources
-), min(first_at), max(at) FROM living"""
-
-_EXPIRED: Final = """\
-SELECT body FROM {schema}.memory_docs JOIN {schema}.memory_bodies USING (space, number)
-WHERE space = {space} AND expires_at <= %(before)s ORDER BY expires_at LIMIT %(limit)s"""
 
 # -- clearing --------------------------------------------------------------------------------------
 
 # The namespace loses its name first, atomically; then its rows are deleted in parts. If the process
-# dies in between, the next `clear` finishes it.
-_UNNAME: Final = """\
+# dies in between, the next `clear` finishes the job.
+UNNAME: Final = """\
 UPDATE {schema}.memory_spaces SET tenant = NULL, id = NULL
-WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(version)s
-    AND hash = %(hash)s"""
+WHERE tenant = %(tenant)s AND id = %(id)s AND incarnation = %(incarnation)s
+    AND version = %(version)s AND hash = %(hash)s"""
 # One namespace takes the name of another, in one transaction: until then the old one answers.
-_REPLACE: Final = (
+REPLACE: Final = (
     """\
 UPDATE {schema}.memory_spaces s SET tenant = NULL, id = NULL
 WHERE tenant = %(tenant)s AND id = %(id)s AND EXISTS (
     SELECT FROM {schema}.memory_spaces b WHERE b.tenant = %(by_tenant)s AND b.id = %(by_id)s
-    AND (b.life <> s.life OR b.version >= s.version))""",
+    AND (b.incarnation <> s.incarnation OR b.version >= s.version))""",
     """\
 UPDATE {schema}.memory_spaces SET tenant = %(tenant)s, id = %(id)s
 WHERE tenant = %(by_tenant)s AND id = %(by_id)s
 AND NOT EXISTS (SELECT FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s)""",
 )
-_UNNAMED: Final = "SELECT space FROM {schema}.memory_spaces WHERE tenant IS NULL AND id IS NULL"
+UNNAMED: Final = "SELECT space FROM {schema}.memory_spaces WHERE tenant IS NULL AND id IS NULL"
 _SOME: Final = """\
 DELETE FROM {schema}.memory_{table} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {schema}.memory_{table} WHERE {those} LIMIT %(limit)s)) RETURNING 1"""
+# "`" is the character after "_", so the terms of namespace 7 are between "7_" and "7`".
+_THOSE: Final = {"terms": "term >= %(space)s::text || '_' AND term < %(space)s::text || '`'"}
+CLEAR: Final = [
+    _fill(_SOME, table=table, those=_THOSE.get(table, "space = %(space)s"))
+    for table in ("docs", "bodies", "ids", "keys", "terms", "vectors", "models", "spaces")
+]
 
 
-class IndexStatements:
-    """Every statement, with the schema filled in.
-
-    Statements with a `{condition}` are completed with `postgres_condition`.
-    """
-
-    def __init__(self, schema: str) -> None:
-        schema = quote_identifier(schema)
-
-        def named(text: str, **parts: str) -> str:
-            return text.format(schema=schema, space=_SPACE.format(schema=schema), **parts)
-
-        self.format = named(_FORMAT)
-        self.drop = _drop_statements(schema)
-        self.position = named(_POSITION)
-        self.known = named(_KNOWN)
-        update = {
-            "update": ", ".join(f"{name} = EXCLUDED.{name}" for name in _UPDATED),
-            "changed": ", ".join(f"d.{name}" for name in _UPDATED),
-            "changes": ", ".join(f"EXCLUDED.{name}" for name in _UPDATED),
-        }
-        self.start = named(
-            _WRITE, place=named(_START), **update, moved=f"\nSELECT {_ASYNC_COMMIT} FROM place"
-        )
-        self.advance = named(
-            _WRITE,
-            place=named(_CONTINUE),
-            **update,
-            moved=named(_MOVED, async_commit=_ASYNC_COMMIT),
-        )
-        self.search = named(_SEARCH, quoted=_QUOTED)
-        before = named(_SIDE, after="false", than="<", order="DESC")
-        after = named(_SIDE, after="true", than=">", order="ASC")
-        self.around = named(_AROUND, before=before, after=after)
-        self.page = named(_PAGE)
-        self.counts = named(_COUNTS)
-        self.expired = named(_EXPIRED)
-        self.replace = [named(statement) for statement in _REPLACE]
-        self.unname = named(_UNNAME)
-        self.unnamed = named(_UNNAMED)
-        by_space = "space = %(space)s"
-        # "_" is followed by "`": the terms of namespace 7 are all from "7_" to "7`".
-        by_term = "term >= %(space)s::text || '_' AND term < %(space)s::text || '`'"
-        self.clear = [
-            named(_SOME, table=table, those=by_term if table == "terms" else by_space)
-            for table in ("docs", "bodies", "ids", "keys", "terms", "vectors", "models", "spaces")
-        ]
+def build_dialect(schema: str) -> SQLDialect:
+    """Return the dialect for a quoted schema."""
+    return SQLDialect(
+        schema=schema,
+        docs=f"{schema}.memory_docs d JOIN {schema}.memory_bodies b USING (space, number)",
+        bodies=f"{schema}.memory_bodies",
+        author="author",
+        subject="subject",
+        has_source="sources ? %(source)s",
+        further_sources="jsonb_array_elements_text(sources) FROM living WHERE sources IS NOT NULL",
+        vector_page=_VECTOR_PAGE,
+        is_among=lambda name, kind: f"= ANY(%({name})s::{kind}[])",
+        tag_conditions=lambda tags: (
+            ["tags @> %(tags)s::jsonb"],
+            {"tags": msgspec.json.encode(tags).decode()},
+        ),
+        pack_texts=text_array,
+        pack_keys=lambda keys: bigint_array(int(key, 16) for key in keys),
+        finish=str,
+    )

@@ -14,7 +14,7 @@ import msgspec
 
 from ...backends.filesystem import refuse_network_filesystem
 from ...backends.fork import Forkable, register_forkable
-from ...backends.sqlite.connection import BusyHandler, close, create_file, enable_wal
+from ...backends.sqlite.connection import BusyHandler, close, create_file, enable_wal, open_readonly
 from ...backends.sqlite.errors import translate_error
 from ...errors import HoldfastError, StoreClosed
 from .index import IndexUnusable
@@ -28,7 +28,16 @@ _DAMAGED: Final = (
     apsw.MismatchError,
     apsw.ConstraintError,
 )
-"""Errors of tables that are not, or no longer, what we created. They can be rebuilt."""
+"""Errors from tables that are not, or no longer, what we created. They can be rebuilt."""
+DAMAGE: Final = (
+    apsw.Error,
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+    RecursionError,
+    TypeError,
+    OverflowError,
+)
+"""Errors from the driver, and from decoding rows that are not what we wrote."""
 _UNWRITABLE: Final = (
     apsw.ReadOnlyError,
     apsw.CantOpenError,
@@ -37,10 +46,10 @@ _UNWRITABLE: Final = (
     apsw.FullError,
     apsw.IOError,
 )
-"""Errors of a file that cannot be written. The index must be elsewhere."""
+"""Errors from a file that can't be written. The index has to be elsewhere."""
 _WRITES: Final = frozenset((apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE))
 APPLICATION_ID: Final = 0x486F6C49
-"""In its header, identifies a file as our index: "HolI" in ASCII."""
+"""Identifies a file as our index, in the file's header: "HolI" in ASCII."""
 _FTS_TABLES: Final = ("terms", "terms_data", "terms_idx", "terms_docsize", "terms_config")
 TABLES: Final = frozenset(
     f"memory_{name}"
@@ -56,18 +65,19 @@ TABLES: Final = frozenset(
         *_FTS_TABLES,
     )
 )
-"""All tables of an index. Other tables with such names are never touched."""
+"""All tables of an index. Other tables are never touched, even if their names are similar."""
 TRUNCATE_MILLISECONDS: Final = 100
 MIN_DATABASE_BYTES: Final = 512
-"""No database is smaller, but SQLite takes a smaller file for an empty one."""
+"""No database is smaller, but SQLite treats a smaller file as an empty one."""
 
 
 class SQLiteFile(Forkable):
     """One connection to a file, or to memory (`:memory:`), for one call at a time.
 
-    `create`: creates missing tables. `shared`: the file is the store's own; everything but the
-    tables of the index belongs to the backend. `user_file`: the user chose the file; unless it is
-    an index of ours, it is left alone.
+    `create` creates missing tables. `shared` means that the file is the store's own: everything but
+    the tables of the index belongs to the backend. `user_file` means that the user chose the file:
+    unless it is an index of ours, it is left alone. `readonly` means that nothing is created or
+    changed.
     """
 
     def __init__(
@@ -77,8 +87,10 @@ class SQLiteFile(Forkable):
         *,
         shared: bool = False,
         user_file: bool = False,
+        readonly: bool = False,
     ) -> None:
         self._path, self._create, self._shared, self._user_file = path, create, shared, user_file
+        self._readonly = readonly
         self._lock = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._closed = False
@@ -97,7 +109,7 @@ class SQLiteFile(Forkable):
                 except BaseException:
                     self._roll_back(connection)
                     raise
-            except (apsw.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except DAMAGE as error:
                 raise self._translate(error) from error
 
     def _roll_back(self, connection: apsw.Connection) -> None:
@@ -126,9 +138,13 @@ class SQLiteFile(Forkable):
         if self._closed:
             raise StoreClosed("the store is closed; open it again")
         if self._connection is None:
+            if self._readonly:
+                self._connection = connect_readonly(self._path)
+                return self._connection
             if self._path != MEMORY and not self._shared:
                 _create_file(self._path)
-            # The store's own file exists. If it was removed, an empty one must not replace it.
+            # The store's own file is never created here: if it was removed, an empty one must not
+            # replace it.
             connection = apsw.Connection(self._path, flags=_flags(self._path))
             try:
                 self._configure(connection)
@@ -242,6 +258,14 @@ class SQLiteFile(Forkable):
         self._lock = threading.RLock()
 
 
+def connect_readonly(path: str) -> apsw.Connection:
+    """Open an existing file for reading only."""
+    connection = open_readonly(path)
+    for pragma in ("trusted_schema = OFF", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
 def drop_tables(connection: apsw.Connection) -> None:
     """Drop all tables of an index of any format, in the current transaction."""
     query = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE '%VIRTUAL%'"
@@ -283,7 +307,7 @@ def _is_marked(connection: apsw.Connection) -> bool:
 
 
 def is_foreign_file(path: str) -> bool:
-    """Whether the file is something else. False if it is unreadable: using it will fail then."""
+    """Whether a file isn't a memory index. False if it is unreadable: using it will then fail."""
     try:
         # Immutable: not even a lock or a file beside it is created. The mark is in the file itself.
         address = f"file:{quote(os.path.abspath(path))}?immutable=1"
@@ -302,11 +326,10 @@ def is_foreign_file(path: str) -> bool:
 
 
 class NotAnIndex(IndexUnusable):
-    """The file chosen for the index is something else."""
+    """The file chosen for the index has other content."""
 
     def __init__(self, path: str) -> None:
-        what = f"{path} is not a memory index and was left unchanged"
-        super().__init__(what, ValueError(what))
+        super().__init__(f"{path} is not a memory index and was left unchanged")
 
 
 def _mark_as_index(connection: apsw.Connection) -> None:

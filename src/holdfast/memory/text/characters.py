@@ -44,11 +44,11 @@ _PAIR: Final = {"æ": "ae", "œ": "oe", "þ": "th", "Æ": "AE", "Œ": "OE"}
 _OTHER_DIGIT: Final = re.compile(r"[^\D0-9]")
 
 SUBSCRIBER_DIGITS: Final = 7
-"""The last digits of a telephone number: the same with and without a country code."""
+"""How many digits at the end of a telephone number don't depend on the country code."""
 MAX_TELEPHONE_DIGITS: Final = 15
 
 NAMES: Final = frozenset({"Will", "Can", "Per", "Else"})
-"""With a capital they may be people."""
+"""Stop words that may be people's names if they have a capital."""
 
 _OPENING: Final = re.compile(rf"(?:^|(?<=[.!?:;]\s))\W*(?:{'|'.join(sorted(NAMES))})\s+(?=\w)")
 _TELEPHONE: Final = re.compile(r"(?<![\w.,:/-])(?:\+|\(?0)[0-9](?:[ ()/.-]{0,3}[0-9])+(?![\w:-])")
@@ -81,7 +81,7 @@ def _too_many_marks() -> re.Pattern[str]:
 
 
 def normalize(text: str, form: Literal["NFC", "NFKC", "NFKD"]) -> str:
-    """Return the normal form, in linear time for any text."""
+    """Return a Unicode normal form of a text, in linear time for any text."""
     return (
         text if text.isascii() else unicodedata.normalize(form, _too_many_marks().sub(r"\1", text))
     )

@@ -1,166 +1,119 @@
-"""Reduce English words to stems, so that "the plans she made" finds "planning" and "make".
+"""Reduce words to stems, so that "the plans she made" finds "planning" and "make".
 
-`porter_stem` follows M. F. Porter, "An algorithm for suffix stripping" (1980), with the two small
-changes he published later. `stem` adds irregular forms, and keeps words apart that the rules would
-merge although they mean different things. `strip_inflection` undoes plural and tense only: two
-texts that differ in more may well be two facts.
+The rules are those of Snowball, for the languages it knows. English has irregular forms and British
+spellings on top, and a few words that the rules would merge although they mean different things.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from .irregular import APART, BRITISH, IRREGULAR
+if TYPE_CHECKING:
+    from Stemmer import Stemmer
+
+
+def _forms(table: str) -> dict[str, str]:
+    """Parse "base: form form; base: form ..." into a dict from each form to its base."""
+    pairs = (entry.split(":") for entry in table.split(";"))
+    return {form: base.strip() for base, forms in pairs for form in forms.split()}
+
+
+IRREGULAR: Final = _forms("""
+arise: arose arisen; awake: awoke awoken; bear: borne; beat: beaten; become: became;
+begin: began begun; bend: bent; bid: bade bidden; bind: bound; bite: bitten; bleed: bled;
+blow: blew blown; break: broke broken; breed: bred; bring: brought; broadcast: broadcasted;
+build: built; burn: burnt; buy: bought; catch: caught; choose: chose chosen; cling: clung;
+come: came; creep: crept; deal: dealt; die: died dies dying; dig: dug; do: did done does;
+draw: drew drawn; dream: dreamt; drink: drank drunk; drive: drove driven; eat: ate eaten;
+fall: fell fallen; feed: fed; feel: felt; fight: fought; find: found; flee: fled;
+fly: flew flown flies; forbid: forbade forbidden; forecast: forecasted; forget: forgot forgotten;
+forgive: forgave forgiven; freeze: froze frozen; get: got gotten; give: gave given;
+go: went gone goes; grow: grew grown; hang: hung; have: has had; hear: heard; hide: hid hidden;
+hold: held; keep: kept; kneel: knelt; know: knew known; lay: laid; lead: led; lean: leant;
+learn: learnt; leap: leapt; leave: left; lend: lent; lie: lain lied lies lying; light: lit;
+lose: lost; make: made; mean: meant; meet: met; mistake: mistook mistaken; overcome: overcame;
+oversee: oversaw overseen; pay: paid; prove: proven; quit: quitted; rebuild: rebuilt; repay: repaid;
+rewrite: rewrote rewritten; ride: rode ridden; ring: rang rung; rise: risen; run: ran; say: said;
+see: seen; seek: sought; sell: sold; send: sent; sew: sewn; shake: shook shaken; shine: shone;
+shoot: shot; show: shown; shrink: shrank shrunk; sing: sang sung; sink: sank sunk; sit: sat;
+sleep: slept; slide: slid; smell: smelt; sow: sown; speak: spoke spoken; speed: sped; spell: spelt;
+spend: spent; spill: spilt; spin: spun; spoil: spoilt; spring: sprang sprung; stand: stood;
+steal: stole stolen; stick: stuck; sting: stung; strike: struck stricken; strive: strove striven;
+swear: swore sworn; sweep: swept; swell: swollen; swim: swam swum; swing: swung; take: took taken;
+teach: taught; tear: tore torn; tell: told; think: thought; throw: threw thrown;
+tie: ties tied tying; tread: trod trodden; undergo: underwent undergone; understand: understood;
+undertake: undertook undertaken; upset: upsetting; use: used uses using; wake: woke woken;
+wear: wore worn; weave: wove woven; weep: wept; win: won winning; withdraw: withdrew withdrawn;
+withhold: withheld; withstand: withstood; wring: wrung; write: wrote written; analysis: analyses
+analyze analyse analyzed analysed analyzing analysing; appendix: appendices; axis: axes; bacterium:
+bacteria; cactus: cacti; calf: calves; child: children kids kid; crisis: crises; criterion:
+criteria; curriculum: curricula; diagnosis: diagnoses; elf: elves; foot: feet; fungus: fungi; goose:
+geese; half: halves; hypothesis: hypotheses; index: indices indexes; knife: knives; loaf: loaves;
+man: men; matrix: matrices; medium: media; mouse: mice; oasis: oases; ox: oxen; parenthesis:
+parentheses; person: people persons; phenomenon: phenomena; pie: pies; potato: potatoes; quiz:
+quizzes; scarf: scarves; self: selves; shelf: shelves; shoe: shoes; stimulus: stimuli; synthesis:
+syntheses; thesis: theses; thief: thieves; tomato: tomatoes; toe: toes; tooth: teeth; vertex:
+vertices; wife: wives; wolf: wolves; woman: women
+""")
+
+# Words that the rules would confuse with others, like importance with imports, or experiments with
+# experience. Maps the singular to the stem to use.
+APART: Final = _forms("""
+authority: authority authoritie; business: business businesse; capital: capital;
+continent: continent; department: department; experiment: experiment experimental;
+hospital: hospital; important: important importance importantly; morning: morning;
+positive: positive positively; productive: productive productively productivity;
+relative: relative relatively; several: several; wedding: wedding
+""")
+
 
 MAX_WORD_CHARS: Final = 64
 CACHE_WORDS: Final = 1 << 15
 
+# "organise" and "organize", "colour" and "color" are one word; "hour" and "size" stay as they are.
+_IZE: Final = re.compile("(?<=[a-z]{2}[a-z])iz(?=(?:e|ed|es|er|ers|ing|ation|ations)$)")
+_OUR: Final = re.compile("(?<=[a-z]{2})our")
+_PLURAL_OF_INITIALS: Final = re.compile("([b-df-hj-np-tv-xz]{2,})s")
+_SCRIPTS: Final = (
+    ("\u0370", "\u03ff", "greek"),
+    ("\u0400", "\u04ff", "russian"),
+    ("\u0530", "\u058f", "armenian"),
+    ("\u0600", "\u06ff", "arabic"),
+    ("\u0900", "\u097f", "hindi"),
+    ("\u0b80", "\u0bff", "tamil"),
+)
 
-def _parse_rules(table: str) -> dict[str, list[tuple[str, str]]]:
-    """Parse "ending:replacement ..." into rules by the last two letters, longest ending first.
 
-    Only the longest ending that matches counts, whether its condition holds or not.
+@lru_cache(CACHE_WORDS)
+def stem(word: str, language: str = "") -> str:
+    """Return the stem of a lower-case word. It need not be a word itself.
+
+    Without a language, the script decides; Latin letters are taken as English.
     """
-    rules: dict[str, list[tuple[str, str]]] = {}
-    for pair in sorted(table.split(), key=lambda pair: -pair.index(":")):
-        ending, _, replacement = pair.partition(":")
-        rules.setdefault(ending[-2:], []).append((ending, replacement))
-    return rules
-
-
-_DOUBLE_SUFFIXES: Final = _parse_rules(
-    "ational:ate tional:tion enci:ence anci:ance izer:ize bli:ble alli:al entli:ent eli:e "
-    "ousli:ous ization:ize ation:ate ator:ate alism:al iveness:ive fulness:ful ousness:ous "
-    "aliti:al iviti:ive biliti:ble logi:log"
-)
-_DERIVED_SUFFIXES: Final = _parse_rules("icate:ic ative: alize:al iciti:ic ical:ic ful: ness:")
-_BARE_SUFFIXES: Final = _parse_rules(
-    "al: ance: ence: er: ic: able: ible: ant: ement: ment: ent: ion: ou: ism: ate: iti: ous: ive: "
-    "ize:"
-)
-
-
-@lru_cache(CACHE_WORDS)
-def stem(word: str) -> str:
-    """Return the stem of a lower-case ASCII word. It need not be a word itself."""
-    word = _to_american(IRREGULAR.get(word, word))
-    if len(word) < 3 or len(word) > MAX_WORD_CHARS:
+    language = language or _language_of_script(word)
+    if language == "english":
+        word = _OUR.sub("or", _IZE.sub("is", IRREGULAR.get(word, word)))
+        if initials := _PLURAL_OF_INITIALS.fullmatch(word):  # LLMs
+            return initials[1]
+    if not language or not 3 <= len(word) <= MAX_WORD_CHARS:
         return word
-    singular = _strip_plural(word)
-    base = _strip_tense(singular)
-    return APART.get(word) or APART.get(singular) or APART.get(base) or _strip_suffixes(base)
+    found: str = _new_stemmer(language).stemWord(word)
+    return APART.get(word.removesuffix("s"), found) if language == "english" else found
 
 
-@lru_cache(CACHE_WORDS)
-def strip_inflection(word: str) -> str:
-    """Strip plural, tense and person: "worked" and "works" are one, "worker" is another."""
-    word = _to_american(IRREGULAR.get(word, word))
-    if len(word) < 3 or len(word) > MAX_WORD_CHARS:
-        return word
-    return _strip_final_e(_y_to_i(_strip_tense(_strip_plural(word))))
+def _new_stemmer(language: str) -> Stemmer:
+    """Return a stemmer of this call's own: one serves a single thread at a time.
+
+    A new one takes two microseconds, and a lock could stay locked in a forked child.
+    """
+    import Stemmer  # only what reads words needs it
+
+    return Stemmer.Stemmer(language, 0)
 
 
-def porter_stem(word: str) -> str:
-    """Return the stem by the original algorithm, without exceptions."""
-    return (
-        word
-        if len(word) < 3 or len(word) > MAX_WORD_CHARS
-        else _strip_suffixes(_strip_tense(_strip_plural(word)))
-    )
-
-
-def _to_american(word: str) -> str:
-    """Rewrite "colour" as "color", "organised" as "organized", for the words in the table."""
-    for ending in ("our", "is"):
-        end = word.find(ending, 1) + len(ending)
-        # "organise" and "organisation", but not "organism" and "finalist"
-        if (new := BRITISH.get(word[:end])) and (
-            ending == "our" or word[end : end + 1] in ("a", "e", "i")
-        ):
-            return new + word[end:]
-    return word
-
-
-# -- the steps of the algorithm -------------------------------------------------------------------
-
-
-def _letter_pattern(word: str) -> str:
-    """Return the word as consonants and vowels: "toy" is cvc. A y after a consonant is a vowel."""
-    shape, before = [], "v"
-    for letter in word:
-        before = "v" if letter in "aeiou" or (letter == "y" and before == "c") else "c"
-        shape.append(before)
-    return "".join(shape)
-
-
-def _measure(word: str) -> int:
-    """Count how often a consonant follows a vowel: about the number of closed syllables."""
-    return _letter_pattern(word).count("vc")
-
-
-def _ends_short(word: str) -> bool:
-    """Whether it ends like "hop" or "fil": such a stem lost its e ("hoping", "filing")."""
-    return word[-1:] not in ("w", "x", "y") and _letter_pattern(word)[-3:] == "cvc"
-
-
-def _strip_plural(word: str) -> str:
-    if not word.endswith("s"):
-        return word
-    if word.endswith(("sses", "ies")):
-        return word[:-2]
-    return word if word.endswith("ss") else word[:-1]
-
-
-def _strip_tense(word: str) -> str:
-    """Strip -ed and -ing, and restore the stem: "hopping" is hop, "hoping" is hope."""
-    if word.endswith("eed"):
-        return word[:-1] if _measure(word[:-3]) else word
-    for ending in ("ed", "ing"):
-        if word.endswith(ending) and "v" in _letter_pattern(word[: -len(ending)]):
-            return _restore_ending(word[: -len(ending)])
-    return word
-
-
-def _restore_ending(word: str) -> str:
-    if word.endswith(("at", "bl", "iz")):
-        return word + "e"
-    if (
-        word[-1:] == word[-2:-1]
-        and word[-1:] not in ("l", "s", "z")
-        and _letter_pattern(word)[-1:] == "c"
-    ):
-        return word[:-1]
-    return word + "e" if _measure(word) == 1 and _ends_short(word) else word
-
-
-def _y_to_i(word: str) -> str:
-    return word[:-1] + "i" if word.endswith("y") and "v" in _letter_pattern(word[:-1]) else word
-
-
-def _replace_ending(word: str, rules: dict[str, list[tuple[str, str]]], least: int) -> str:
-    """Replace the ending, if the measure of the rest is at least `least`."""
-    for ending, new in rules.get(word[-2:], ()):
-        if word.endswith(ending):
-            rest = word[: -len(ending)]
-            if ending == "ion" and not rest.endswith(("s", "t")):
-                return word
-            return rest + new if _measure(rest) >= least else word
-    return word
-
-
-def _strip_final_e(word: str) -> str:
-    if word.endswith("e"):
-        rest = word[:-1]
-        measure = _measure(rest)
-        if measure > 1 or (measure == 1 and not _ends_short(rest)):
-            return rest
-    return word
-
-
-def _strip_suffixes(word: str) -> str:
-    """Apply the steps after plural and tense."""
-    word = _replace_ending(_y_to_i(word), _DOUBLE_SUFFIXES, 1)
-    word = _replace_ending(word, _DERIVED_SUFFIXES, 1)
-    word = _strip_final_e(_replace_ending(word, _BARE_SUFFIXES, 2))
-    return word[:-1] if word.endswith("ll") and _measure(word[:-1]) > 1 else word
+def _language_of_script(word: str) -> str:
+    if word.isascii():
+        return "english"
+    return next((name for first, last, name in _SCRIPTS if first <= word[:1] <= last), "")

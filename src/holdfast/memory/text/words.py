@@ -1,8 +1,18 @@
-"""Word lists: English stop words, general words, numbers, units."""
+"""Word lists (stop words, numbers, units), and the language of a text by its small words.
+
+The small words are of languages in Latin letters that the stemmer knows: "der" and "nicht" are
+German. They are written without accents, as they are compared. Those that are ordinary English
+words, like "war", are left out.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from functools import lru_cache
 from typing import Final
+
+from .characters import normalize_for_search
 
 
 def split_words(text: str) -> list[str]:
@@ -33,7 +43,7 @@ im ive youre youve youll hes shes weve theyre theyve thats whats lets
 yes yeah ok okay oh hey hi hello please
 """)
 )
-"""Not indexed and not searched. Negations, numbers and verbs with a meaning are not in it."""
+"""Words that are neither indexed nor searched. Negations, numbers and most verbs are not here."""
 
 NEGATED: Final = frozenset(
     split_words(
@@ -51,14 +61,14 @@ NUMBERS: Final = {
 }
 
 SPELLED_LIKE_STOP_WORDS: Final = frozenset({"US", "IT", "WHO"})
-"""In capitals they are names, not stop words."""
+"""In capitals, these are names, not stop words."""
 
 UNITS: Final = frozenset(
     split_words(
         "am pm km kg mg mm cm ft lb lbs oz ml ms min hr hrs kb mb gb tb hz mhz ghz kw usd eur gbp"
     )
 )
-"""After digits they are a separate word: "5pm" is "5 pm"."""
+"""After digits, these are separate words: "5pm" is "5 pm"."""
 
 GENERAL_WORDS: Final = frozenset(
     split_words("""
@@ -68,4 +78,70 @@ many much various different certain specific particular general detail informati
 recently currently usually mainly exactly
 """)
 )
-"""Words that form a question rather than say what it is about."""
+"""Words that shape a question rather than say what it is about."""
+
+
+_SMALL_WORDS: Final = {
+    "german": "der die das den dem ein eine einen einem einer eines und oder aber ist sind wird "
+    "wurde werden hat haben nicht kein keine mit von zu zum zur fur auf aus bei nach uber unter "
+    "vor ich du er sie wir ihr mein meine sein seine wer wann wo wie warum welche welcher welches "
+    "dass noch auch nur sich um gegen jede jeder jeden",
+    "spanish": "el la los las un una de del es son fue esta estan con para por en sobre yo ella "
+    "nosotros ellos mi su sus que quien cuando donde cuanto cuantos cual como se lo muy tiene "
+    "fueron",
+    "french": "l d qu le la les un une de du et ou est sont etait ont pas ne avec dans sur sous "
+    "chez je tu il elle nous vous ils elles mon ma mes son sa ses leur qui que quoi quand combien "
+    "pourquoi quel quelle quels quelles au aux ce cette ces",
+    "italian": "il lo la gli un una di del della dei ed sono con nel nella sul io tu lui lei noi "
+    "loro mio mia suo sua che chi quando dove quanto quale perche non si ha hanno",
+    "portuguese": "os um uma de da dos das sao foi com para por em na nao eu ele ela nos eles "
+    "meu minha seu sua que quem quando onde quanto qual como tem ao",
+    "dutch": "de het een en van zijn wordt werd heeft hebben niet geen met voor op uit bij naar "
+    "ik jij hij zij wij mijn haar wie wanneer waar hoe waarom welke dat ook nog",
+    "swedish": "en ett och ar var har inte med pa av fran jag du han hon vi min sin vem nar hur "
+    "varfor vilken som det den de",
+    "danish": "en et og er var har ikke med pa af til fra jeg du han hun vi min sin hvem hvornar "
+    "hvor hvordan hvorfor hvilken som det den de",
+    "polish": "na nie jest sa byl byla od dla po sie ja ty ona kto kiedy gdzie jak dlaczego "
+    "ktory ktora jaki jaka co ma ten ta",
+    "turkish": "ve bir bu ile icin degil mi ben sen biz onlar kim ne zaman nerede nasil neden "
+    "hangi var yok daha cok",
+    "finnish": "ja ei oli ovat mina sina han kuka milloin missa miten miksi mika joka kanssa myos",
+    "hungarian": "az egy es nem van volt en te mi ki mikor hol hogyan miert melyik hogy meg",
+}
+_LANGUAGES: Final[dict[str, list[str]]] = {}
+for _name, _words in _SMALL_WORDS.items():
+    for _word in _words.split():
+        _LANGUAGES.setdefault(_word, []).append(_name)
+_WORD: Final = re.compile(r"[^\W\d_]+")
+_MAX_CHARS: Final = 600
+"""The start of a text tells its language."""
+
+
+@lru_cache(256)
+def guess_language(text: str) -> str:
+    """Return the language of a text as the stemmer names it; "" for English, or without a sign.
+
+    A sign is more of a language's small words than of English ones: two, or one and an accent.
+    """
+    start = text[:_MAX_CHARS].lower()
+    if start.isascii() and "'" not in start and _LANGUAGES.keys().isdisjoint(start.split()):
+        return ""
+    found: Counter[str] = Counter()
+    english = 0
+    for word in _WORD.findall(normalize_for_search(start)):
+        english += word in STOP
+        found.update(_LANGUAGES.get(word, ()))
+    name, count = found.most_common(1)[0] if found else ("", 0)
+    return name if count > max(english, text.isascii()) else ""
+
+
+def small_words(*languages: str) -> frozenset[str]:
+    """Return the small words of these languages, without accents."""
+    return frozenset(word for name in languages for word in _SMALL_WORDS[name].split())
+
+
+def is_small_word(word: str, language: str) -> bool:
+    """Whether a word, with punctuation or without, says little in that language."""
+    found = _WORD.findall(normalize_for_search(word).lower())
+    return len(found) == 1 and language in _LANGUAGES.get(found[0], ())

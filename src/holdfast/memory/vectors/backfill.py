@@ -1,4 +1,4 @@
-"""Backfill missing vectors on recall, also for memories written without an embedder."""
+"""Backfill missing vectors during a recall, even of memories written without an embedder."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from ...backends import StreamKey, clock
 from ...backends.fork import Forkable, register_forkable
+from ...log.drivers import EffectGen
 from ..model import MemoryDoc
 from ..search.index import MemoryIndex
-from .calls import (
-    CallBlocking,
-    EmbedderFailed,
-    EmbedderThreads,
-    EmbedderTimeout,
-    EmbedGen,
-    WaitForFuture,
-)
+from .calls import CallBlocking, EmbedderFailed, EmbedderThreads, EmbedderTimeout, WaitForFuture
 from .embedding import BATCH_TEXTS, Embedding
 from .nearest import BitVectors, LocalVectorQuery, ServerVectorQuery, VectorQuery
 
@@ -33,22 +27,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 MAX_BITS_BYTES: Final = 256 * 2**20
-"""Bits in one process. The least recently used namespaces are dropped, and reread when needed."""
+"""The maximum in one process. The least recently used namespaces are dropped, and reread on use."""
 MAX_NAMESPACES: Final = 1_000
 RECALL_TEXTS: Final = BATCH_TEXTS
-"""Memories embedded per recall: a caller does not wait for a hundred thousand of them."""
+"""How many memories one recall embeds. Its caller must not wait for a hundred thousand of them."""
 MAX_PAUSE_SECONDS: Final = 60.0
 """Longest pause between calls of an embedder that keeps failing."""
 MAX_FAILED_CALLS: Final = 40
-"""Failed calls before a backfill stops. Finding one bad text among 256 takes about ten."""
+"""How many calls may fail before a backfill stops. Finding one bad text in 256 takes about ten."""
 PROBE_TEXT: Final = "Is anybody there?"
 
 
 @dataclass(frozen=True)
 class BackfillRequest:
-    """A request for vectors: of which namespace, by which embedder.
+    """A request to embed the memories of a namespace.
 
-    `until`: of `time.monotonic`; None: no limit.
+    `until` is a `time.monotonic` value; None means no limit.
     """
 
     index: MemoryIndex
@@ -72,9 +66,9 @@ class EmbedderHealth:
         return time.monotonic() < self._until
 
     def record_failure(self, name: str, error: EmbedderFailed) -> None:
-        """Pause the embedder, longer after each failure; not after the first.
+        """Pause the embedder after a second failure, and longer after each further one.
 
-        Callers that wait together fail together, which counts once.
+        Callers that fail together count as one failure.
         """
         if self.is_paused():
             return
@@ -100,7 +94,7 @@ class Backfill:
         self._done, self._batch = 0, BATCH_TEXTS
 
     def try_start(self) -> Future[None] | None:
-        """Become the one that adds vectors. Returns None, or the future of the current one."""
+        """Start adding vectors. If another caller is adding some, return its future, else None."""
         with self._lock:
             if self._running is None:
                 self._running = Future()
@@ -116,14 +110,14 @@ class Backfill:
 
     def fill_gen(
         self, request: BackfillRequest, model: str, dimension: int, most: int
-    ) -> EmbedGen[int]:
+    ) -> EffectGen[int]:
         """Embed up to `most` memories without a vector; return how many were tried.
 
         Raises `EmbedderFailed` if the embedder keeps failing.
         """
         tried = failures = 0
-        # New memories are at the end. Only if there are more have older ones lost theirs, because
-        # their text changed.
+        # New memories are at the end. If more vectors are missing, older memories have lost theirs,
+        # because their text changed.
         for start in dict.fromkeys((self._done, 0)):
             after = start
             while tried < most:
@@ -159,10 +153,10 @@ class Backfill:
         dimension: int,
         docs: Sequence[MemoryDoc],
         failures: int,
-    ) -> EmbedGen[int]:
-        """Embed memories; return the failures so far.
+    ) -> EffectGen[int]:
+        """Embed memories; return the number of failed calls so far.
 
-        A batch that fails is halved until the rejected text is alone.
+        A batch that fails is halved until the rejected text is on its own.
         """
         if not docs:
             return failures
@@ -188,7 +182,7 @@ class Backfill:
             failures = yield from self._embed_gen(request, model, dimension, docs[:half], failures)
             return (yield from self._embed_gen(request, model, dimension, docs[half:], failures))
         if rows.shape[1] != dimension:
-            raise WrongDimension(f"a query has {dimension} dimensions, a memory {rows.shape[1]}")
+            raise WrongDimension(f"queries have {dimension} dimensions, memories {rows.shape[1]}")
         vectors = [(doc, row.astype("<f4").tobytes()) for doc, row in zip(docs, rows, strict=True)]
         yield CallBlocking(partial(request.index.put_vectors, request.space, model, vectors))
         return failures
@@ -210,25 +204,25 @@ class StoreVectors(Forkable):
     def health(self, embedding: Embedding) -> EmbedderHealth:
         return self._health.setdefault(embedding.name, EmbedderHealth())
 
-    def embed_query_gen(
-        self, embedding: Embedding, query: str, until: float
-    ) -> EmbedGen[Floats | None]:
-        """Return the vector of a query; None if the embedder fails or has just failed."""
+    def embed_queries_gen(
+        self, embedding: Embedding, queries: Sequence[str], until: float
+    ) -> EffectGen[Sequence[Floats] | None]:
+        """Return the vectors of queries; None if the embedder fails or has just failed."""
         health = self.health(embedding)
         if health.is_paused():
             return None
         try:
-            return (yield from embedding.embed_query_gen(self.threads, query, until))
+            return (yield from embedding.embed_queries_gen(self.threads, queries, until))
         except EmbedderFailed as error:
             health.record_failure(embedding.name, error)
             return None
 
     def fill_gen(
         self, request: BackfillRequest, question: Floats, *, from_caller: bool
-    ) -> EmbedGen[None]:
+    ) -> EffectGen[None]:
         """Embed memories without a vector, as many as one recall waits for.
 
-        `from_caller`: the caller passed the vector of the query.
+        `from_caller` means that the caller passed the vector of the query.
         """
         health = self.health(request.embedding)
         if health.is_paused():
@@ -238,13 +232,15 @@ class StoreVectors(Forkable):
             health.record_success()
         except EmbedderFailed as error:
             if from_caller and isinstance(error, WrongDimension):
-                raise ValueError(f"vector must be of this embedder's model, but {error}") from None
+                raise ValueError(
+                    f"vector must be from this embedder's model, but {error}"
+                ) from None
             health.record_failure(request.embedding.name, error)
 
-    def fill_all_gen(self, request: BackfillRequest) -> EmbedGen[int]:
+    def fill_all_gen(self, request: BackfillRequest) -> EffectGen[int]:
         """Embed all memories without a vector; return how many. Raises `EmbedderFailed`."""
-        probe = yield from request.embedding.embed_query_gen(
-            self.threads, PROBE_TEXT, request.until
+        [probe] = yield from request.embedding.embed_queries_gen(
+            self.threads, [PROBE_TEXT], request.until
         )
         embedded = 0
         while (some := (yield from self._fill_gen(request, len(probe), RECALL_TEXTS))) != 0:
@@ -254,12 +250,12 @@ class StoreVectors(Forkable):
 
     def _fill_gen(
         self, request: BackfillRequest, dimension: int, most: int
-    ) -> EmbedGen[int | None]:
+    ) -> EffectGen[int | None]:
         """Embed some memories. If another caller is embedding, wait for it first, once.
 
-        Returns None if yet another caller has started by then. Waiting is worth it, because that
-        caller may be embedding what this one needs, and short, because it embeds no more than this
-        one would.
+        Returns None if yet another caller has started by then. Waiting is worth it, because the
+        other caller may be embedding what this one needs, and short, because it embeds no more than
+        this one would.
         """
         model = request.embedding.model_name(dimension)
         backfill = self._get_backfill(request.space, model)
@@ -311,7 +307,7 @@ class StoreVectors(Forkable):
 def _build_server_query(
     index: MemoryIndex, space: StreamKey, model: str, question: Floats
 ) -> VectorQuery | None:
-    """Return the query for an engine that compares vectors itself; None if this one doesn't."""
+    """Return the query for an engine that compares vectors itself; None if the engine doesn't."""
     server = index.vector_search()
     if server is None or not server.supports(len(question)):
         return None

@@ -1,9 +1,9 @@
-"""Call an embedder without blocking the store: generators yield calls, two drivers run them.
+"""Call an embedder without blocking the store: the effects of a recall.
 
 The few threads in which an async store reads must not wait for a model: the rest of the store would
-wait too. So a coroutine is awaited on the caller's event loop, and a future function is called in
-one of a few threads of its own. The synchronous store does the same, because a call in the caller's
-own thread could not time out.
+wait too. So an async embedder is awaited on the caller's event loop, and a synchronous one is
+called in one of a few dedicated threads. The synchronous store uses these threads too, because a
+call in the caller's own thread could not time out.
 """
 
 from __future__ import annotations
@@ -11,28 +11,25 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from ...log.drivers import drive, drive_async
+from ...log.drivers import Effect
 
 if TYPE_CHECKING:
     from ...log.log import Log
 
-T = TypeVar("T")
-
 MAX_THREADS: Final = 4
-"""Synchronous embedder calls at the same time."""
+"""The maximum number of concurrent calls of synchronous embedders."""
 MAX_STUCK_CALLS: Final = 16
-"""Calls that may hang before no more are started."""
+"""How many calls may hang before no more are started."""
 
 
 class EmbedderFailed(Exception):
-    """An embedder returned no vectors. Internal: a recall continues without them and logs it."""
+    """An embedder returned no vectors. Internal: a recall logs this and continues without them."""
 
 
 class EmbedderTimeout(EmbedderFailed):
@@ -42,100 +39,93 @@ class EmbedderTimeout(EmbedderFailed):
         super().__init__("it did not answer in time")
 
 
-class CallBlocking(NamedTuple):
-    """Call a function that blocks on the store only."""
+class CallBlocking(Effect):
+    """Call a function that blocks, but only on the store."""
 
-    action: Callable[[], Any]
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.action = action
+
+    def perform(self, log: Log) -> Any:
+        return self.action()
+
+    async def perform_async(self, log: Log) -> Any:
+        return await log.run_in_thread(self.action)
 
 
-class CallEmbedder(NamedTuple):
-    """Call an embedder `until` a time of `time.monotonic`, then raise `EmbedderTimeout`.
+class CallEmbedder(Effect):
+    """Call an embedder. An async embedder is called on the event loop.
 
-    An async one is called on the event loop.
+    Raise `EmbedderTimeout` if it has not answered by `until`, a `time.monotonic` value.
     """
 
-    threads: EmbedderThreads
-    call: Callable[[], Any]
-    is_async: bool
-    until: float | None
+    __slots__ = ("call", "is_async", "threads", "until")
+
+    def __init__(
+        self, threads: EmbedderThreads, call: Callable[[], Any], is_async: bool, until: float | None
+    ) -> None:
+        self.threads, self.call, self.is_async, self.until = threads, call, is_async, until
+
+    def perform(self, log: Log) -> Any:
+        future = self.threads.submit(self.call)
+        if not wait([future], _seconds_left(self.until)).done:
+            self.threads.give_up(future)
+            raise EmbedderTimeout
+        result = future.result()
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(
+                "embed must be a synchronous function, got an async one; use the async store"
+            )
+        return result
+
+    async def perform_async(self, log: Log) -> Any:
+        import asyncio
+
+        future = None if self.is_async else self.threads.submit(self.call)
+        task = asyncio.ensure_future(
+            _await_result(self.call() if future is None else asyncio.wrap_future(future))
+        )
+        try:
+            await asyncio.wait([task], timeout=_seconds_left(self.until))
+            if not task.done():
+                raise EmbedderTimeout
+            return task.result()
+        finally:
+            if not task.done():
+                # Not awaited: a call that is late may also be slow to cancel.
+                task.add_done_callback(lambda late: late.cancelled() or late.exception())
+                task.cancel()
+                if future is not None:
+                    self.threads.give_up(future)
 
 
-class WaitForFuture(NamedTuple):
-    """Wait for another caller's future, `until` a time."""
+class WaitForFuture(Effect):
+    """Wait for another caller's future, at most until `until`, a `time.monotonic` value."""
 
-    done: Future[None]
-    until: float | None
+    __slots__ = ("done", "until")
 
+    def __init__(self, done: Future[None], until: float | None) -> None:
+        self.done, self.until = done, until
 
-EmbedGen = Generator[CallBlocking | CallEmbedder | WaitForFuture, Any, T]
+    def perform(self, log: Log) -> None:
+        wait([self.done], _seconds_left(self.until))
+
+    async def perform_async(self, log: Log) -> None:
+        import asyncio
+
+        await asyncio.wait([asyncio.wrap_future(self.done)], timeout=_seconds_left(self.until))
 
 
 def is_async(embed: object) -> bool:
-    """Whether it is a coroutine function or object, or says so (`is_async`)."""
+    """Whether an embedder is a coroutine function, has an async `__call__`, or sets `is_async`."""
     return (
         inspect.iscoroutinefunction(embed)
         or inspect.iscoroutinefunction(getattr(type(embed), "__call__", None))  # noqa: B004
         or getattr(embed, "is_async", None) is True
     )
-
-
-# -- the two drivers -------------------------------------------------------------------------------
-
-
-def run_embed(gen: EmbedGen[T]) -> T:
-    """Run a generator in this thread."""
-    return drive(gen, _perform, Exception)
-
-
-async def run_embed_async(log: Log, gen: EmbedGen[T]) -> T:
-    """Run a generator on the event loop."""
-    return await drive_async(gen, partial(_perform_async, log), Exception)
-
-
-def _perform(effect: CallBlocking | CallEmbedder | WaitForFuture) -> Any:
-    if isinstance(effect, CallBlocking):
-        return effect.action()
-    if isinstance(effect, WaitForFuture):
-        wait([effect.done], _seconds_left(effect.until))
-        return None
-    future = effect.threads.submit(effect.call)
-    if not wait([future], _seconds_left(effect.until)).done:
-        effect.threads.give_up(future)
-        raise EmbedderTimeout
-    result = future.result()
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError(
-            "embed must be a synchronous function, got an async one; use the async store"
-        )
-    return result
-
-
-async def _perform_async(log: Log, effect: CallBlocking | CallEmbedder | WaitForFuture) -> Any:
-    import asyncio
-
-    if isinstance(effect, CallBlocking):
-        return await log.run_in_thread(effect.action)
-    if isinstance(effect, WaitForFuture):
-        await asyncio.wait([asyncio.wrap_future(effect.done)], timeout=_seconds_left(effect.until))
-        return None
-    future = None if effect.is_async else effect.threads.submit(effect.call)
-    task = asyncio.ensure_future(
-        _await_result(effect.call() if future is None else asyncio.wrap_future(future))
-    )
-    try:
-        await asyncio.wait([task], timeout=_seconds_left(effect.until))
-        if not task.done():
-            raise EmbedderTimeout
-        return task.result()
-    finally:
-        if not task.done():
-            # Not awaited: a late call may be late to cancel too.
-            task.add_done_callback(lambda late: late.cancelled() or late.exception())
-            task.cancel()
-            if future is not None:
-                effect.threads.give_up(future)
 
 
 async def _await_result(result: Any) -> Any:
@@ -176,7 +166,7 @@ class EmbedderThreads:
         return future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Abandon a call. If it is running already, a new thread replaces its own."""
+        """Abandon a call. If it is running, a new thread may replace the one it occupies."""
         if future.cancel():
             return
         with self._lock:
@@ -202,7 +192,7 @@ class EmbedderThreads:
                 with self._lock:
                     stuck = future in self._stuck
                     self._stuck.discard(future)
-                    # Under the lock: `give_up` has to know whether it is done.
+                    # Under the lock: `give_up` has to know whether the call is done.
                     if error is None:
                         future.set_result(result)
                     else:

@@ -1,16 +1,17 @@
-"""Call the user's embedder: texts in, vectors of length 1 out, or the reason why not."""
+"""Call the user's embedder: texts in, vectors of length 1 out, or the reason why it failed."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingExtra
-from .calls import CallBlocking, CallEmbedder, EmbedderFailed, EmbedderThreads, EmbedGen, is_async
+from ...log.drivers import EffectGen
+from .calls import CallBlocking, CallEmbedder, EmbedderFailed, EmbedderThreads, is_async
 
 try:
     import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 BATCH_TEXTS: Final = 256
-"""Texts per call of the embedder."""
+"""How many texts a call of the embedder gets."""
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """How long a recall waits for an embedder without a `timeout`."""
 MAX_TIMEOUT_SECONDS: Final = 86_400.0
@@ -57,21 +58,21 @@ class Embedding:
     def is_model(self, model: str) -> bool:
         return model.rpartition("/")[0] == self.name
 
-    def embed_query_gen(
-        self, threads: EmbedderThreads, query: str, until: float | None
-    ) -> EmbedGen[Floats]:
-        """Return the vector of a query, from the embedder's `query` if it has one."""
+    def embed_queries_gen(
+        self, threads: EmbedderThreads, queries: Sequence[str], until: float | None
+    ) -> EffectGen[Sequence[Floats]]:
+        """Return the vectors of queries, from the embedder's `query` if it has one."""
         if self._query is None:
-            rows = yield from self.embed_texts_gen(threads, [query], until)
-        else:
+            return list((yield from self.embed_texts_gen(threads, list(queries), until)))
+        rows = []
+        for query in queries:
             call = CallEmbedder(threads, partial(self._query, query), self._query_is_async, until)
-            rows = _to_rows([(yield from _call_gen(call))], 1)
-        row: Floats = rows[0]
-        return row
+            rows.append((yield from _call_gen(call)))
+        return list(_to_rows(rows, len(queries)))
 
     def embed_texts_gen(
         self, threads: EmbedderThreads, texts: list[str], until: float | None
-    ) -> EmbedGen[Floats]:
+    ) -> EffectGen[Floats]:
         """Return the vectors of texts, one row for each."""
         call = CallEmbedder(threads, partial(self._embed, texts), self.is_async, until)
         vectors = yield from _call_gen(call)
@@ -81,7 +82,7 @@ class Embedding:
         return rows
 
 
-def _call_gen(call: CallEmbedder) -> EmbedGen[Any]:
+def _call_gen(call: CallEmbedder) -> EffectGen[Any]:
     try:
         return (yield call)
     except EmbedderFailed:
@@ -91,7 +92,7 @@ def _call_gen(call: CallEmbedder) -> EmbedGen[Any]:
 
 
 def _to_failure(error: Exception) -> EmbedderFailed:
-    # Only its type: the message of an embedder may quote the text.
+    # Only the type: an embedder's error message may quote the text.
     return EmbedderFailed(f"it raised {type(error).__name__}")
 
 
@@ -106,7 +107,7 @@ def _to_rows(vectors: Iterable[Any], count: int) -> Floats:
 
 
 def scale_to_unit(rows: Floats) -> Floats:
-    """Scale each row to length 1. One that is all 0, or not finite, becomes 0: like nothing."""
+    """Scale each row to length 1. A row that isn't finite becomes 0: it is similar to nothing."""
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, np.float32(0)).astype(
         np.float64
     )
@@ -136,8 +137,8 @@ def check_vector(vector: Iterable[float]) -> Floats:
 def identify_embedder(embed: object) -> str:
     """Return the name of an embedder: its `name`, or where a plain function is defined.
 
-    Other callables may be created twice in one place, with different models. Then vectors of one
-    model would be compared with queries of the other, so they need a name.
+    Any other callable needs a name: the same code may create two of them with different models, and
+    vectors of one model must not be compared with queries of the other.
     """
     name = getattr(embed, "name", None)
     if isinstance(name, str) and name:
@@ -152,16 +153,15 @@ def identify_embedder(embed: object) -> str:
     )
     if unnamed or not (owner is None or isinstance(owner, ModuleType)):
         raise ValueError(
-            "embed needs a name that changes with its model, so that vectors of two models are "
-            "never"
-            " mixed; use holdfast.memory.embedders.Embedder(embed, name='my-model-1'), or add an"
-            " attribute `name`"
+            "embed needs a name that changes with its model, so that vectors of two models are"
+            " never mixed; use holdfast.memory.embedders.Embedder(embed, name='my-model-1'), or"
+            " add an attribute `name`"
         )
     return f"{module}.{qualname}"
 
 
 def _read_timeout(embed: object) -> float:
-    """Return the embedder's `timeout`. One that is not a number has another meaning."""
+    """Return the embedder's `timeout`, or the default if that is not a number of seconds."""
     seconds: Any = getattr(embed, "timeout", None)
     if type(seconds) not in (int, float) or not seconds > 0:
         return DEFAULT_TIMEOUT_SECONDS

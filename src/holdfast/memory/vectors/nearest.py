@@ -1,9 +1,9 @@
-"""Find the memories whose vectors are nearest to that of a query.
+"""Find the memories whose vectors are nearest to the query's.
 
-The index keeps the vectors. In memory there is one bit per dimension (which side of the average it
-is on) and two numbers for an estimate: 72 bytes for 384 dimensions, 7 to 11 MB for 100,000
-memories. The bits choose two thousand candidates, the estimate four hundred of these, which are
-read from the index and compared exactly.
+The index keeps the vectors. A process keeps one bit per dimension (which side of the average the
+vector is on) and two numbers for an estimate: 72 bytes for 384 dimensions, 7 to 11 MB for 100,000
+memories. The bits choose two thousand candidates, and the estimate four hundred of those, which are
+then read from the index and compared exactly.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import numpy as np
 
 from ...backends import StreamKey
 from ..model import MemoryDoc, MemoryFilter
-from ..search.index import MemoryIndex, SupportsVectorSearch
+from ..search.index import MemoryIndex
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .embedding import Floats
+    from .pgvector import PgvectorSearch
 
     Words = NDArray[np.uint64]
     Numbers = NDArray[np.int64]
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
 EXACT_VECTORS: Final = 400
 """How many vectors are compared exactly."""
 BITS_FACTOR: Final = 5
-"""How many times more are chosen by their bits."""
+"""How many times as many are first chosen by their bits."""
 PAGE_VECTORS: Final = 5_000
 PRIOR_MEMORIES: Final = 20
-"""Neutral memories added to the average similarity, for namespaces with few memories."""
+"""How many neutral memories the average similarity includes, for namespaces with few memories."""
 
 
 class BitVectors:
     """The vectors of a namespace, one bit per dimension.
 
-    May contain removed vectors; once caught up, it lacks none.
+    It may still have vectors that were removed, but once caught up, none is missing.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,10 @@ class BitVectors:
         )
 
     def catch_up(self, index: MemoryIndex, space: StreamKey, model: str, total: int) -> None:
-        """Read new vectors. Start over if most are gone, or the average was taken of too few."""
+        """Read new vectors.
+
+        Start over if most were removed, or the average was taken over too few.
+        """
         if self.count > 2 * total + EXACT_VECTORS or self._mean_of < EXACT_VECTORS < total:
             self._reset(b"")
         while True:
@@ -88,14 +92,10 @@ class BitVectors:
             self._words = np.empty((-(-rows.shape[1] // 64), 0), np.uint64)
         if self.count + len(rows) > len(self._numbers):
             room = len(rows) + self.count // 2
-            self._words = np.concatenate(
-                [self._words, np.zeros((len(self._words), room), np.uint64)], axis=1
+            self._words, self._estimates, self._numbers, self._places = (
+                np.concatenate([old, np.zeros((*old.shape[:-1], room), old.dtype)], axis=-1)
+                for old in (self._words, self._estimates, self._numbers, self._places)
             )
-            self._estimates = np.concatenate(
-                [self._estimates, np.zeros((2, room), np.float32)], axis=1
-            )
-            self._numbers = np.concatenate([self._numbers, np.zeros(room, np.int64)])
-            self._places = np.concatenate([self._places, np.zeros(room, np.int64)])
         end = self.count + len(rows)
         offsets = rows - self.mean
         self._words[:, self.count : end] = _pack_signs(offsets).T
@@ -105,7 +105,7 @@ class BitVectors:
         self.count = end
 
     def nearest(self, question: Floats, count: int, among: Numbers | None = None) -> Numbers:
-        """Return the places of the nearest candidates. `among`: only these numbers, ascending."""
+        """Return the places of the nearest candidates. `among`: only these (ascending) numbers."""
         if self.mean is None:
             return np.empty(0, np.int64)
         rows = (
@@ -147,14 +147,14 @@ def _is_among(numbers: Numbers, chosen: Numbers) -> NDArray[np.bool_]:
 
 
 def _estimate_factors(offsets: Floats, mean: Floats) -> Floats:
-    """Return what turns bits into a similarity: a step per dimension, a share of the average."""
+    """Return two factors per vector for estimates: the step size, and offset times mean."""
     sizes = np.abs(offsets).sum(axis=1)
     steps = (offsets * offsets).sum(axis=1) / np.where(sizes > 0, sizes, 1)
     return np.stack([steps, offsets @ mean])
 
 
 def _estimate_similarity(words: Words, estimates: Floats, offset: Floats) -> Floats:
-    """Estimate similarities, as if each were one step from the average in each dimension."""
+    """Estimate similarities as if each vector were one step from the average in each dimension."""
     in_bytes = np.ascontiguousarray(words.T).view(np.uint8)
     width = in_bytes.shape[1]
     padded = np.zeros(8 * width, np.float32)
@@ -179,7 +179,7 @@ _ONES: Final[NDArray[np.uint8]] = _SET.sum(axis=1).astype(np.uint8)
 
 
 def _count_ones(words: Words) -> NDArray[np.uint8]:
-    """Count the 1 bits of each word. numpy does it itself since 2.0."""
+    """Count the 1 bits of each word. numpy has a function for this since 2.0."""
     if hasattr(np, "bitwise_count"):
         found: NDArray[np.uint8] = np.bitwise_count(words)
         return found
@@ -190,7 +190,7 @@ def _count_ones(words: Words) -> NDArray[np.uint8]:
 
 
 def _count_differences(words: Words, question: Words) -> NDArray[np.uint16]:
-    """Count the bits in which each differs from the query."""
+    """Count the bits in which each vector differs from the query."""
     differences = np.zeros(words.shape[1], np.uint16)
     for row, word in zip(words, question, strict=True):
         differences += _count_ones(row ^ word)
@@ -206,21 +206,24 @@ class VectorQuery(ABC):
         self._started: Future[list[MemoryDoc]] | None = None
         self.common = 0.0
         """The average similarity of all memories, to subtract before memories are compared."""
+        self.count = 0
+        """How many memories have a vector."""
 
     def _set_common(self, average: float, count: int) -> None:
         # A few memories may all be about the query, so `PRIOR_MEMORIES` neutral ones are added.
         self.common = average * count / (count + PRIOR_MEMORIES)
+        self.count = count
 
     @abstractmethod
     def _is_slow(self) -> bool:
-        """Whether the search is worth a thread."""
+        """Whether the search takes long enough to be worth a thread."""
 
     @abstractmethod
     def _nearest(self, where: MemoryFilter, limit: int, enough: int) -> list[MemoryDoc]:
         """Implement `nearest`; set `common`, and put the similarities into `_similarity`."""
 
     def start(self, where: MemoryFilter, limit: int, enough: int) -> None:
-        """Start the search in another thread, if it is slow: words are searched meanwhile."""
+        """Start a slow search in another thread, so that words can be searched meanwhile."""
         started: Future[list[MemoryDoc]] = Future()
 
         def find() -> None:
@@ -234,12 +237,12 @@ class VectorQuery(ABC):
             self._started = started
 
     def nearest(self, where: MemoryFilter, limit: int, enough: int) -> list[MemoryDoc]:
-        """Return the nearest matching memories, nearest first: at least `enough`, if there are."""
+        """Return the nearest matching memories, nearest first; at least `enough` if possible."""
         started, self._started = self._started, None
         return self._nearest(where, limit, enough) if started is None else started.result()
 
     def similarity(self, numbers: Collection[int]) -> dict[int, float]:
-        """Return the cosine similarity of these memories, as far as they have a vector."""
+        """Return the cosine similarity of each of these memories that has a vector."""
         if missing := [number for number in numbers if number not in self._similarity]:
             found = self._index.vectors_of(self._space, self._model, missing)
             self._compare(list(found), list(found.values()))
@@ -256,7 +259,7 @@ class VectorQuery(ABC):
 
 
 class ServerVectorQuery(VectorQuery):
-    """A query that the engine answers: it compares vectors itself."""
+    """A query for an engine that compares vectors itself."""
 
     def __init__(
         self,
@@ -264,7 +267,7 @@ class ServerVectorQuery(VectorQuery):
         space: StreamKey,
         model: str,
         question: Floats,
-        server: SupportsVectorSearch,
+        server: PgvectorSearch,
     ) -> None:
         super().__init__(index, space, model, question)
         self._server = server
@@ -281,7 +284,7 @@ class ServerVectorQuery(VectorQuery):
 
 
 class LocalVectorQuery(VectorQuery):
-    """A query that is answered with the bits in this process."""
+    """A query that this process answers with its bits."""
 
     def __init__(
         self, index: MemoryIndex, space: StreamKey, model: str, question: Floats, bits: BitVectors
@@ -302,8 +305,7 @@ class LocalVectorQuery(VectorQuery):
             found = self._filter_exact(places, where, limit, 0 if everything else enough)
             if len(found) >= enough or everything:
                 return found
-        # Few memories match the filter, so too few of the nearest do: compare only those that
-        # match.
+        # Too few of the nearest memories match the filter, so compare only memories that match it.
         among = np.asarray(self._index.numbers(self._space, where), np.int64)
         with bits.lock:
             places = bits.nearest(self._question, count, among)
@@ -314,7 +316,7 @@ class LocalVectorQuery(VectorQuery):
     ) -> list[MemoryDoc]:
         """Return the memories at these places that match, nearest first.
 
-        Stops early if they will not be `enough`.
+        Stops early if it expects fewer than `enough`.
         """
         vectors = self._index.vectors_at(self._space, self._model, places.tolist())
         numbers = [one.number for one in vectors]

@@ -1,4 +1,4 @@
-"""The SQL of the search with pgvector: tables beside that of the vectors, and statements.
+"""SQL for the search with pgvector: its tables, beside the table of vectors, and its statements.
 
 The extension may be in any schema and need not be on the search path: all its types, functions and
 operators are qualified with its schema, which is `{v}` here.
@@ -12,7 +12,7 @@ from ...backends.postgres.schema import quote_identifier
 
 PGVECTOR_TABLES: Final = ("codes", "halves", "levels")
 FAR_DEVIATIONS: Final = 0.7
-"""Standard deviations from the average that count as far."""
+"""How many standard deviations from the average count as far."""
 
 # Rows are deleted with their vector. They are short and never stored out of line, because each
 # query reads thousands of them.
@@ -34,8 +34,8 @@ CREATE TABLE {schema}.memory_codes (
 CREATE INDEX memory_codes_by_model ON {schema}.memory_codes (model, number);
 """
 
-# Checks the columns, not the tables: if the extension is dropped, they go with it and the tables
-# stay.
+# Checks the columns, not the tables: if the extension is dropped, the columns go with it, but the
+# tables stay.
 READ_STATE: Final = """\
 SELECT (
         SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
@@ -50,7 +50,7 @@ WHERE n.nspname = %s AND NOT a.attisdropped
         ('memory_levels', 'mean'))"""
 
 # If anything fails, from a missing file to a missing privilege, the database stays as it was and
-# the workers compare. After a deadlock or serialization failure, the caller retries.
+# the workers compare the vectors. After a deadlock or serialization failure, the caller retries.
 _MAKE: Final = """\
 DO $near$ DECLARE at text; BEGIN
 IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AND (
@@ -76,7 +76,7 @@ END $near$;
 def create_statement(schema: str) -> str:
     """Return one statement that creates the tables, and the extension if it is available.
 
-    If that fails, it changes nothing.
+    If anything fails, it changes nothing.
     """
     named = quote_identifier(schema)
     drop = ", ".join(f"{named}.memory_{name}" for name in PGVECTOR_TABLES)
@@ -102,8 +102,8 @@ LEFT JOIN LATERAL (
 ) AS v ON true
 WHERE s.tenant = %(tenant)s AND s.id = %(id)s AND m.name = %(model)s ORDER BY v.place"""
 
-# Other processes may do the same: existing rows are left alone. Vectors that are being deleted are
-# waited for, or skipped.
+# Other processes may do the same, so existing rows are left alone. If a vector is being deleted,
+# this waits for the deletion, or skips the vector.
 _ADD: Final = (
     """\
 INSERT INTO {schema}.memory_levels (model)
@@ -153,8 +153,8 @@ FROM {schema}.memory_halves h JOIN {schema}.memory_vectors v USING (place)
 JOIN {schema}.memory_levels l ON l.model = h.model
 WHERE h.model = %(model)s AND l.mean IS NOT NULL FOR KEY SHARE OF v ON CONFLICT DO NOTHING""",
 )
-# The server does this itself, but later. Until then it underestimates the rows, and sorts all of
-# them to find the first. Skipped if the server is vacuuming already.
+# The server does this itself, but later. Until then it underestimates the number of rows, and sorts
+# all of them to find the first ones. Skipped if the server is vacuuming already.
 _TIDY: Final = "VACUUM (ANALYZE, SKIP_LOCKED) {schema}.memory_codes"
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -221,8 +221,7 @@ shown AS (
 class VectorStatements:
     """Every statement, with both schemas filled in.
 
-    Statements with a `{condition}` are completed with `postgres_condition`, those with `{alone}`
-    with `NOT_PARALLEL` or nothing.
+    `SQLDialect.build_condition` fills in a `{condition}`, and `NOT_PARALLEL` or "" an `{alone}`.
     """
 
     def __init__(self, schema: str, at: str) -> None:

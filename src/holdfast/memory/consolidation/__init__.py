@@ -1,0 +1,1 @@
+"""Consolidate memories: find proposals, check what a model proposes, apply them once, undo them."""

@@ -1,1 +1,0 @@
-"""Decide whether two texts are duplicates: normalized words, fillers, typos."""
