@@ -18,7 +18,7 @@ from helpers.tasks.running_workers import PATIENCE_SECONDS, Watched, wait_until,
 from helpers.tasks.worker_tasks import outcomes, seen, simple
 from holdfast import AsyncTask, Store, Task, testing
 from holdfast.tasks.agents.declare import registered_agents
-from holdfast.tasks.base import MAX_CRASHES
+from holdfast.tasks.run.enter import MAX_CRASHES
 from holdfast.worker.worker import ISOLATION_DEADLINE
 
 # -- what is due -----------------------------------------------------------------------------------
@@ -37,6 +37,17 @@ def test_only_what_is_due_is_run(store: Store) -> None:
     assert store.run_due() == []
 
 
+def test_a_worker_that_is_woken_does_not_wait_for_its_next_poll(store: Store) -> None:
+    @holdfast.agent("woken")
+    def woken(task: Task) -> str:
+        return "done"
+
+    with working(store, poll=3600) as beside:
+        store.submit("woken", "w-1")
+        beside.worker.wake()
+        beside.reports.wait_for("w-1", "finished")
+
+
 def test_tasks_of_agents_that_are_not_here_are_left_alone(store: Store) -> None:
     simple()
     store.submit("elsewhere", "theirs")
@@ -46,7 +57,6 @@ def test_tasks_of_agents_that_are_not_here_are_left_alone(store: Store) -> None:
     assert seen(store, "theirs") == before
 
 
-@pytest.mark.every_engine
 def test_a_task_that_is_worked_on_elsewhere_is_left_alone(store: Store) -> None:
     simple()
     with store.task("t", agent="simple"):
@@ -90,7 +100,6 @@ def test_recover_can_be_awaited(store: Store) -> None:
 # -- failures --------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_what_fails_is_tried_again_ever_later_and_then_left_to_people(
     store: Store, clock: testing.FakeClock
 ) -> None:
@@ -485,3 +494,35 @@ def test_a_task_that_may_kill_the_process_does_not_wait_for_ever(
         meeting.may_go.set()
         worker.reports.wait_for("b", "finished")
     assert meeting.met == {frozenset(("b", "s"))}
+
+
+def test_a_worker_lists_due_tasks_seldom_and_keeps_its_threads(
+    watched: Watched, watched_store: Store
+) -> None:
+    threads: set[int] = set()
+
+    @holdfast.agent("counter")
+    def count(task: Task) -> int:
+        threads.add(threading.get_ident())
+        return task.step("one", lambda: 1)
+
+    for number in range(60):
+        watched_store.submit("counter", f"task {number}")
+    watched.counts.clear()
+    with working(watched_store, concurrency=4, poll=60.0) as beside:
+        beside.reports.wait_until(lambda said: sum(ran.status == "finished" for ran in said) == 60)
+    assert watched.counts["due"] <= 15
+    assert len(threads) <= 4
+
+
+def test_running_what_is_due_lists_it_seldom(watched: Watched, watched_store: Store) -> None:
+    @holdfast.agent("counter")
+    def count(task: Task) -> int:
+        return task.step("one", lambda: 1)
+
+    for number in range(60):
+        watched_store.submit("counter", f"task {number}")
+    watched.counts.clear()
+    assert len(watched_store.run_due()) == 60
+    assert watched.counts["due"] <= 15
+    assert watched.counts["head"] <= 60 + 15

@@ -543,7 +543,8 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
     clock.advance(CLOCK_SKEW_SECONDS + 2)
     look = holdfast.Worker(watched_store)._scanner
     first = looked(watched, lambda: look.scan(4))
-    assert (first["listed"], first["read"]) == (many, 0)
+    pending = many if what == "of others" else 0  # listed once more, in case the clock was set back
+    assert (first["listed"], first["read"]) == (many + pending, 0)
     for _ in range(5):
         again = looked(watched, lambda: look.scan(4))
         assert (again["due"], again["listed"], again["read"]) == (1, 0, 0)
@@ -610,8 +611,8 @@ def test_a_thousand_suspended_tasks_cost_a_worker_nothing(
     assert {ran.id for ran in worker.reports.all} == {"other"}
     look = holdfast.Worker(watched_store)._scanner
     cost = looked(watched, lambda: look.scan(4))
-    assert cost == {"head": 1, "due": 1, "heads": 1, "listed": 0}, (
-        "a look asks for the time, what is due and what has died, and neither lists any of them"
+    assert cost == {"head": 1, "due": 1, "heads": 2, "listed": 0}, (
+        "a look asks for the time, what is due, what has died and what is pending, and lists none"
     )
     assert threading.active_count() <= threads
     assert watched_store._log.heartbeat._beats == {}
@@ -639,7 +640,6 @@ def test_a_look_tells_when_the_next_task_is_due(
 
 
 @pytest.mark.slow
-@pytest.mark.every_engine
 def test_a_worker_that_looks_seldom_is_there_when_a_task_becomes_due(store: Store) -> None:
     simple()
     store.submit("simple", "t", at=time.time() + 1)

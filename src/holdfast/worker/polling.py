@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..backends import Cursor, HeadSummary, StreamKey
 from ..backends import clock as _clock
+from ..backends.clock import CLOCK_RESOLUTION_SECONDS
 from ..errors import DataProblem
 from ..log import operations as ops
+from ..log.drivers import drive
+from ..log.head_fields import is_expired
 from ..log.ids import SYSTEM_TENANT
 from ..log.leases import is_dead
 from ..log.log import Log
 from ..tasks.agents.children import report_end
 from ..tasks.agents.declare import registered_agents
-from ..tasks.run.effects import drive
 from ..tasks.state.events import KIND
-from ..tasks.state.load import is_expired, is_leased, task_info
+from ..tasks.state.load import is_leased, is_misdated, task_info
 from ..tasks.state.view import ENDED
 
 POLL_SECONDS: Final = 0.5
 """Default interval between two scans for due tasks."""
 MIN_PAUSE_POLLS: Final = 0.8
 MAX_PAUSE_POLLS: Final = 1.2
-"""Range of the random pause between two scans, in polls, so that workers do not run in step."""
+"""Range of the random pause between scans, in poll intervals. It keeps workers out of step."""
 FULL_SCAN_SECONDS: Final = 60.0
-"""How often to scan all due tasks instead of only those that became due lately."""
+"""How often to scan all due tasks, not only those that became due recently."""
 DEAD_OWNER_SCAN_SECONDS: Final = 2.0
 """How often to check whether lease owners on this machine have died."""
 CLOCK_SKEW_SECONDS: Final = 5.0
 """How far the clocks of other machines may be behind ours."""
-CLOCK_RESOLUTION_SECONDS: Final = 1.0
-"""Resolution of the coarsest database clock; tasks due this soon are always included in a scan."""
+CLOCK_BACK_SECONDS: Final = 5.0
+"""If the database clock is behind its expected time by more than this, it was set back."""
 PAGE_TASKS: Final = 100
+KEPT_TASKS: Final = 32
+"""How many of the tasks that a scan has found are kept to be started next. Fewer than a page, so
+that workers that find the same page keep different ones."""
+MISDATED_PAGES: Final = 10
+"""How many pages of pending tasks to check for misdated ones, once every `FULL_SCAN_SECONDS`."""
 
 logger = logging.getLogger("holdfast")
 
@@ -43,8 +51,8 @@ class DueTaskScanner:
     """Scans for due tasks without reading the same ones again each time.
 
     Due tasks that this worker cannot run (their agent is not registered here, or they have
-    finished and expired) stay due. So a scan starts at the first task that the previous one could
-    run, and once every `FULL_SCAN_SECONDS` at the beginning.
+    finished and expired) stay due. So a scan starts at the first task that the previous scan
+    found runnable; every `FULL_SCAN_SECONDS` it starts from the beginning.
     """
 
     def __init__(
@@ -58,9 +66,14 @@ class DueTaskScanner:
         self._horizon = max(MAX_PAUSE_POLLS * poll, CLOCK_RESOLUTION_SECONDS)
         self.next_in: float | None = None
         """Seconds until the next task is due that can run here, if within the horizon."""
+        self._kept: list[HeadSummary] = []
+        self._kept_until = -math.inf
         self._after: Cursor | None = None
-        self._full_scan_at = self._dead_owner_scan_at = 0.0
+        self._full_scan_at = self._dead_owner_scan_at = self._misdated_scan_at = 0.0
         self._clock_offset: float | None = None
+        self._misdated_after = ""
+        self._last_times: tuple[float, float] | None = None
+        """The monotonic clock and the database clock at the last scan."""
         self.reported: set[StreamKey] = set()
         """Ended children that were reported to their parents since the last full scan."""
 
@@ -71,10 +84,32 @@ class DueTaskScanner:
             return usual
         return min(usual, self.next_in + random.uniform(0.01, 0.05))  # noqa: S311
 
+    def take(self, free: int) -> list[HeadSummary]:
+        """Return up to `free` due tasks that can start here.
+
+        Further tasks that a scan has found are kept for the next calls, until the next scan is due.
+        Other workers may take them first.
+        """
+        taken = self._pop(free) if _clock.monotonic() < self._kept_until else []
+        if len(taken) < free:
+            self._kept = self.scan(free)[: max(KEPT_TASKS, 4 * free)]
+            self._kept_until = _clock.monotonic() + self._poll
+            taken += self._pop(free - len(taken))
+        return taken
+
+    def _pop(self, count: int) -> list[HeadSummary]:
+        popped: list[HeadSummary] = []
+        while self._kept and len(popped) < count:
+            head = self._kept.pop()
+            if self._can_start(head):
+                popped.append(head)
+        return popped
+
     def scan(self, free: int) -> list[HeadSummary]:
         """Return due tasks that can start here, and report ended children to their parents.
 
-        The list is in random order and longer than `free`, because other workers want them too.
+        The list is in random order and longer than `free`, because other workers may take some of
+        them first.
         """
         self.next_in = None
         if free < 1:
@@ -84,9 +119,7 @@ class DueTaskScanner:
             self._after, self._full_scan_at = None, monotonic + FULL_SCAN_SECONDS
             self._clock_offset = None
             self.reported.clear()
-        if self._clock_offset is None:
-            self._clock_offset = self._read_clock_offset()
-        before = _clock.time() + (self._clock_offset or 0.0) + self._horizon
+        before = self._read_clock(monotonic) + self._horizon
         found: list[HeadSummary] = []
         if monotonic >= self._dead_owner_scan_at:
             found += filter(self._can_start_now, self._list_abandoned())
@@ -107,11 +140,15 @@ class DueTaskScanner:
                         found.append(head)
                 elif none_runnable:
                     self._after = min(after, (head.now - CLOCK_SKEW_SECONDS, ""))
+        if not found and monotonic >= self._misdated_scan_at:
+            found += filter(self._can_start_now, self._list_misdated())
+            if not found:
+                self._misdated_scan_at = monotonic + FULL_SCAN_SECONDS
         random.shuffle(found)
         return found
 
     def _report_if_ended(self, head: HeadSummary) -> None:
-        """Report an ended child to its parent if its own process died before it did."""
+        """Report an ended child to its parent, if the child's process died before it could."""
         if head.fields.status in ENDED and head.fields.due_at is not None:
             drive(self._log, report_end(head.stream))
             self.reported.add(head.stream)
@@ -128,6 +165,31 @@ class DueTaskScanner:
     def _can_start_now(self, head: HeadSummary) -> bool:
         return not is_leased(head) and self._can_start(head)
 
+    def _read_clock(self, monotonic: float) -> float:
+        """Return the time of the database clock. Start a full scan if it was set back."""
+        now = self._estimate_clock()
+        if self._last_times is not None:
+            since, then = self._last_times
+            behind = then + (monotonic - since) - now
+            if behind > CLOCK_BACK_SECONDS:
+                self._clock_offset = None  # it may be our own clock that was set back
+                now = self._estimate_clock()
+                behind = then + (monotonic - since) - now
+            if behind > CLOCK_BACK_SECONDS:
+                logger.warning(
+                    "the database clock was set back by %.0f s; timers, retries and leases "
+                    "set before that wait until it has caught up",
+                    behind,
+                )
+                self._after, self._misdated_scan_at = None, 0.0
+        self._last_times = monotonic, now
+        return now
+
+    def _estimate_clock(self) -> float:
+        if self._clock_offset is None:
+            self._clock_offset = self._read_clock_offset()
+        return _clock.time() + (self._clock_offset or 0.0)
+
     def _read_clock_offset(self) -> float | None:
         """Return how far the database clock, which ends leases, is ahead of ours.
 
@@ -142,6 +204,25 @@ class DueTaskScanner:
                 self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE_TASKS)
             )
         )
+
+    def _list_misdated(self) -> list[HeadSummary]:
+        """Return runnable tasks that were due at once, but were dated by a clock that was ahead.
+
+        The database clock was set back since, so their due time is now in the future. A long queue
+        is checked in parts, one part per call.
+        """
+        for _ in range(MISDATED_PAGES):
+            page = ops.run(
+                self._log,
+                ops.heads(self._tenant, KIND, status="pending", after=self._misdated_after),
+            )
+            found = [head for head in page if self._is_runnable(head) and is_misdated(head)]
+            if found:
+                return found
+            self._misdated_after = page[-1].stream.id if page else ""
+            if not page:
+                break
+        return []
 
     def _list_abandoned(self) -> Iterator[HeadSummary]:
         """Yield runnable tasks whose lease owner is a dead process of this machine.

@@ -2,7 +2,8 @@
 
 A task is due when it was submitted, when the answer, signal or time it waits for has come, when its
 retry is due, and when its lease owner is gone. Workers poll for due tasks and claim them; the first
-claim wins, and the other workers skip the task. The store is all they share.
+claim wins, and the other workers skip the task: a claim is rejected once the task is no longer due.
+The store is all they share.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -20,33 +22,49 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ..backends import BillsRequests, HeadSummary, StreamKey, SupportsWriteCheck, clock
+from ..backends.clock import CLOCK_RESOLUTION_SECONDS
 from ..errors import (
     AccessDenied,
     HoldfastError,
     LeaseHeld,
     LeaseLost,
+    OutcomeUnknown,
     ReadOnly,
     Retryable,
+    StorageFull,
     StoreClosed,
     Suspended,
     TaskEnded,
+    Unavailable,
 )
+from ..log.head_fields import TASK_TTL
+from ..log.ids import check_id
+from ..log.repeated_warning import RepeatedWarning
 from ..log.validation import check_int, check_seconds
+from ..notify.find import Notification
+from ..notify.hooks import Hook, check_hooks
+from ..notify.notifier import Notifier
 from ..tasks import AsyncTask, Task
 from ..tasks.agents.declare import Agent, registered_agents
 from ..tasks.agents.run import run_agent, run_agent_async
-from ..tasks.base import MAX_CRASHES, TaskBase
-from ..tasks.run.claim import TASK_TTL, check_open_options
+from ..tasks.base import TaskBase
+from ..tasks.run.claim import NotDue, check_open_options
+from ..tasks.run.enter import MAX_CRASHES
+from ..tasks.run.traceback import describe_failure
 from ..tasks.state.events import KIND
+from ..tasks.state.failure import Failure
 from ..tasks.state.load import describe_waits, task_info
 from ..tasks.state.view import Status, TaskInfo
 from .loop_thread import LoopThread
-from .polling import CLOCK_RESOLUTION_SECONDS, FULL_SCAN_SECONDS, POLL_SECONDS, DueTaskScanner
+from .polling import FULL_SCAN_SECONDS, POLL_SECONDS, DueTaskScanner
+from .registry import Activity, WorkerRegistration
 
 if TYPE_CHECKING:
     from .._store import Store
     from ..tasks.run.session import Session
 
+CONCURRENCY: Final = 16
+"""Default number of tasks to run at once: agents mostly wait for models and tools."""
 GRACE_SECONDS: Final = 30.0
 ISOLATION_DEADLINE: Final = 60.0
 """How long, in seconds, a task that may kill the process waits for a moment to run alone."""
@@ -54,13 +72,20 @@ JOIN_SECONDS: Final = 0.2
 FAILOVER_SECONDS: Final = 60.0
 """How long a failover may leave the server read-only."""
 
+OUTAGES: Final = (Unavailable, StorageFull, OutcomeUnknown)
+"""The errors of a database that is unreachable or full."""
+OUTAGE_SKIP_SECONDS: Final = 5.0
+"""How long to skip a task that could not start because of an outage."""
+
 logger = logging.getLogger("holdfast")
 
 
 class RunResult(msgspec.Struct, frozen=True):
     """A run of a task by a worker: the task's status after it, and a description of its waits.
 
-    `error` is the type of the exception that ended the run, if one did.
+    `error` is the type of the exception that ended the run, if one did: the one that the program
+    raised, not the `StepFailed` around it. `failure` has its message and where it was raised.
+    `in_doubt` are the steps that an operator must resolve before the task can continue.
     """
 
     id: str
@@ -69,6 +94,8 @@ class RunResult(msgspec.Struct, frozen=True):
     seconds: float
     error: str | None = None
     waits_for: tuple[str, ...] = ()
+    failure: Failure | None = None
+    in_doubt: tuple[str, ...] = ()
 
 
 class _ActiveRun:
@@ -77,6 +104,7 @@ class _ActiveRun:
     def __init__(self, info: TaskInfo) -> None:
         self.info, self.agent = info, registered_agents[info.agent or ""]
         self.task: AsyncTask | Task | None = None
+        self.started_at = clock.time()
 
     @property
     def is_suspect(self) -> bool:
@@ -97,21 +125,28 @@ class Worker:
 
     Args:
         store: The store whose tasks to run.
-        concurrency: Maximum number of tasks to run at once.
+        concurrency: Maximum number of tasks to run at once. Agents mostly wait for models and
+            tools, so it may be far larger than the number of processors.
         poll: How often to poll for due tasks, in seconds or as a timedelta.
         grace: How long `run` waits for long steps after `stop`. It then returns the ids of the
             tasks that are still in one; other workers take them over when this process has ended.
-        crashes: Number of crashes in a row after which a task is left as stuck.
+        crashes: Number of crashes in a row after which a task is marked as stuck.
         report: Called with a `RunResult` when a run starts (status "running") and when it ends.
             Without it, failures are logged as warnings.
+        register: Keep an entry about this worker in the store while `run` runs, so that
+            `store.workers()` and `holdfast workers` show it. It costs one small write every 15
+            seconds, or every minute where each request costs money.
+        code_version: The version of the application, for that entry.
+        notify: Hooks that are notified when a task needs attention (see `holdfast.notify`): a
+            `Webhook`, a `Command`, or a function. Give all workers of a store the same hooks.
 
     Returns:
         A worker; `run()` starts it.
 
     Raises:
         ValueError: An argument is out of range.
-
-        `run` raises `AccessDenied`, or `ReadOnly` after a minute, if it cannot write to the store.
+        AccessDenied, ReadOnly: From `run`, if it cannot write to the store (`ReadOnly`: for a
+            minute).
 
     Example:
         >>> worker = holdfast.Worker(store, concurrency=8)
@@ -123,20 +158,33 @@ class Worker:
         self,
         store: Store,
         *,
-        concurrency: int = 4,
+        concurrency: int = CONCURRENCY,
         poll: float | timedelta = POLL_SECONDS,
         grace: float | timedelta = GRACE_SECONDS,
         crashes: int = MAX_CRASHES,
         report: Callable[[RunResult], object] | None = None,
+        register: bool = False,
+        code_version: str | None = None,
+        notify: Sequence[Hook | Callable[[Notification], object]] = (),
     ) -> None:
         self._log, self._tenant = store._log, store.tenant
         self._concurrency = check_int(concurrency, "concurrency", 1)
         self._crashes = check_int(crashes, "crashes", 1)
         self._grace = check_seconds(grace, "grace")
         self._report = report
+        self._code_version = (
+            None if code_version is None else check_id(code_version, "code_version")
+        )
+        self._register = bool(register)
+        self._registration: WorkerRegistration | None = None
+        hooks = check_hooks(notify)
+        self._notifier = Notifier(self._log, self._tenant, hooks) if hooks else None
         self._running: dict[str, _ActiveRun] = {}
         self._skipped_until: dict[str, float] = {}
         self._threads: set[threading.Thread] = set()
+        self._idle_threads = 0
+        self._queue: SimpleQueue[_ActiveRun | None] = SimpleQueue()
+        """The runs to start, for the threads; None ends a thread."""
         self._lock = threading.RLock()  # a signal handler may interrupt the thread that has it
         # Not an Event: a signal handler may call `stop` while this thread is in a method of it.
         self._changed: SimpleQueue[None] = SimpleQueue()
@@ -145,10 +193,13 @@ class Worker:
         """Why this worker cannot write to the store, and stops."""
         self._read_only = (-math.inf, -math.inf)
         """When the store was first and last seen to be read-only."""
+        self._poll_failures = RepeatedWarning("polls for due tasks succeed again")
+        self._start_failures = RepeatedWarning("tasks start again")
+        self._resume_at = -math.inf
+        """When to start tasks again, after the database kept one from starting."""
         self._loop = LoopThread()
-        self._scanner = DueTaskScanner(
-            self._log, self._tenant, self._can_start, max(check_seconds(poll, "poll"), 0.01)
-        )
+        self._poll = max(check_seconds(poll, "poll"), 0.01)
+        self._scanner = DueTaskScanner(self._log, self._tenant, self._can_start, self._poll)
 
     @property
     def agents(self) -> list[str]:
@@ -159,28 +210,66 @@ class Worker:
 
     def run(self) -> list[str]:
         """Run due tasks until `stop()`. Return the ids of those in a long step after `grace`."""
-        failing = writable = False
+        if self._notifier is None:
+            return self._run_registered()
+        self._notifier.start()
+        try:
+            return self._run_registered()
+        finally:
+            self._notifier.stop()
+
+    def _run_registered(self) -> list[str]:
+        if not self._register:
+            return self._run_until_stopped()
+        with WorkerRegistration(
+            self._log,
+            self._tenant,
+            agents=self.agents,
+            slots=self._concurrency,
+            code_version=self._code_version,
+            look=self._describe_activity,
+        ) as self._registration:
+            return self._run_until_stopped()
+
+    def _describe_activity(self) -> Activity:
+        with self._lock:
+            runs = list(self._running.values())
+        return Activity(
+            [(run.info.id, run.agent.name, run.started_at) for run in runs], self._stopping
+        )
+
+    def _run_until_stopped(self) -> list[str]:
+        writable = False
         while not self._stopping:
             try:
                 if not writable:
                     self._check_writable()
                 writable = True
-                for head in self._scanner.scan(self._concurrency - len(self._running)):
+                free = self._free_slots()
+                for head in self._scanner.take(free):
                     self._start(head)
-                failing = False
+                if free and self._poll_failures.active:
+                    self._poll_failures.note_success()
             except StoreClosed:
                 raise
             except HoldfastError as error:
                 if isinstance(error, AccessDenied | ReadOnly):
                     self._handle_write_error(error)
-                if not failing and self._write_error is None:  # once per outage, not per poll
-                    logger.warning("cannot poll for due tasks (%s); retrying", type(error).__name__)
-                failing = True
+                if self._write_error is None:
+                    self._poll_failures.note_failure(
+                        f"cannot poll for due tasks ({type(error).__name__}); retrying"
+                    )
             self._wait(self._scanner.pause())
         unfinished = self._drain()
         if self._write_error is not None:
             raise self._write_error
         return unfinished
+
+    def _free_slots(self) -> int:
+        """Return how many more tasks may start. None may for a moment after a failed start."""
+        if clock.monotonic() < self._resume_at:
+            return 0
+        return self._concurrency - len(self._running)
 
     def _check_writable(self) -> None:
         """Raise at the start, before there is a task to run, if a privilege is missing."""
@@ -213,6 +302,10 @@ class Worker:
         self._stopping = True
         self._changed.put(None)
 
+    def wake(self) -> None:
+        """Look for due tasks now, instead of at the next poll. Any thread may call it."""
+        self._changed.put(None)
+
     def run_due(self, limit: int | None) -> list[RunResult]:
         """Run the tasks that are due now, one after the other, in this thread.
 
@@ -223,16 +316,19 @@ class Worker:
         waited = False
         try:
             while limit is None or len(results) < limit:
-                result, reported = None, len(self._scanner.reported)
+                ran, reported = len(results), len(self._scanner.reported)
                 for head in self._scanner.scan(1):
+                    if limit is not None and len(results) >= limit:
+                        break
+                    if not self._can_start(head):
+                        continue
                     result = self._run_task(_ActiveRun(task_info(head)), in_caller=True)
                     if self._write_error is not None:
                         raise self._write_error
                     if result is not None:
                         results.append(result)
-                        break
                 # A parent whose child was reported is due by now, so scan again.
-                if result is None and len(self._scanner.reported) == reported:
+                if len(results) == ran and len(self._scanner.reported) == reported:
                     next_in = self._scanner.next_in
                     if (
                         next_in is None
@@ -247,11 +343,15 @@ class Worker:
         return results
 
     def _drain(self) -> list[str]:
+        if self._registration is not None:
+            self._registration.beat_soon()
         with self._lock:
             runs, threads = list(self._running.values()), list(self._threads)
         for run in runs:
             if run.session is not None:
                 run.session.stop("the worker is shutting down")
+        for _ in threads:
+            self._queue.put(None)
         deadline = clock.monotonic() + self._grace
         for thread in threads:
             remaining = deadline - clock.monotonic()
@@ -300,33 +400,47 @@ class Worker:
             )
 
     def _start(self, head: HeadSummary) -> None:
-        if self._stopping or not self._can_start(head):
+        if self._stopping or self._free_slots() < 1 or not self._can_start(head):
             return
         run = _ActiveRun(task_info(head))
-        thread = threading.Thread(
-            target=self._run_in_thread,
-            args=(run,),
-            name=f"holdfast-{run.info.id[:40]}",
-            daemon=True,
-        )
         with self._lock:
             self._running[run.info.id] = run
-            self._threads.add(thread)
+            idle = self._idle_threads > 0
+            self._idle_threads -= idle
+        if idle or self._start_thread():
+            self._queue.put(run)
+        else:
+            self._remove(run)
+
+    def _start_thread(self) -> bool:
+        thread = threading.Thread(target=self._run_queue, name="holdfast-worker", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the machine has no more threads
-            self._remove(run, thread)
+            return False
+        with self._lock:
+            self._threads.add(thread)
+        return True
 
-    def _run_in_thread(self, run: _ActiveRun) -> None:
-        try:
-            self._run_task(run)
-        finally:
-            self._remove(run, threading.current_thread())
+    def _run_queue(self) -> None:
+        """Run tasks in this thread, each in a context of its own."""
+        while (run := self._queue.get()) is not None:
+            threading.current_thread().name = f"holdfast-{run.info.id[:40]}"
+            try:
+                Context().run(self._run_task, run)
+            except BaseException:
+                self._remove(run)
+                raise
+            with self._lock:
+                self._idle_threads += 1
+            self._remove(run)
+        with self._lock:
+            self._idle_threads -= 1
+            self._threads.discard(threading.current_thread())
 
-    def _remove(self, run: _ActiveRun, thread: threading.Thread) -> None:
+    def _remove(self, run: _ActiveRun) -> None:
         with self._lock:
             self._running.pop(run.info.id, None)
-            self._threads.discard(thread)
         self._changed.put(None)
 
     def _run_task(self, run: _ActiveRun, in_caller: bool = False) -> RunResult | None:
@@ -336,6 +450,7 @@ class Worker:
         """
         agent, started_at = run.agent, clock.monotonic()
         options = check_open_options(None, None, None, agent.lease, 0.0, False, TASK_TTL, False)
+        options = msgspec.structs.replace(options, only_due=True, default_timeout=agent.timeout)
         key = StreamKey(self._tenant, KIND, run.info.id)
         error: BaseException | None = None
         started = False
@@ -343,6 +458,8 @@ class Worker:
         def on_start(task: TaskBase) -> None:
             nonlocal started
             started = True
+            if self._start_failures.active:
+                self._start_failures.note_success()
             self._send_report(RunResult(run.info.id, agent.name, "running", 0.0))
             if self._stopping:
                 task._require_session().stop("the worker is shutting down")
@@ -356,7 +473,7 @@ class Worker:
                 self._loop.run(run_agent_async(task, hooked, Any))
             else:
                 run_agent(task, hooked, Any)
-        except (LeaseHeld, TaskEnded) as problem:
+        except (LeaseHeld, NotDue, TaskEnded) as problem:
             error = problem
             if not started:
                 return None
@@ -366,34 +483,65 @@ class Worker:
             if in_caller:
                 raise
             error = problem
+        session = run.session
+        if isinstance(error, OUTAGES) and session is None:
+            self._postpone(run, error, math.inf if in_caller else OUTAGE_SKIP_SECONDS)
+            if not in_caller:
+                return None
+        # Skip a task that cannot even be opened, or that has ended although its head is due.
+        if session.was_ended if session is not None else not isinstance(error, Retryable):
+            self._skip(run.info.id, clock.monotonic(), FULL_SCAN_SECONDS)
+        if session is not None and session.was_ended:
+            return None  # the worker that ended it has reported that
         result = self._finish_run(run, error, clock.monotonic() - started_at)
-        # Before the start it does not come from the agent: the task cannot be claimed.
+        # An error before the start is not the agent's: the task could not be claimed.
         if isinstance(error, AccessDenied | ReadOnly) and not started:
             self._handle_write_error(error, wait=not in_caller)
         return result
+
+    def _postpone(self, run: _ActiveRun, error: HoldfastError, seconds: float) -> None:
+        """Skip a task that the database kept from starting, and pause all starts for one poll.
+
+        Otherwise the worker would retry on a full disk or a lost server as fast as it fails.
+        """
+        now = clock.monotonic()
+        self._resume_at = now + self._poll
+        self._skip(run.info.id, now, seconds)
+        self._start_failures.note_failure(
+            f"cannot start {run.agent.name} {run.info.id!r} ({type(error).__name__}); retrying"
+        )
+
+    def _skip(self, id: str, now: float, seconds: float) -> None:
+        with self._lock:
+            kept = {task: end for task, end in self._skipped_until.items() if end > now}
+            self._skipped_until = {**kept, id: now + seconds}
 
     def _finish_run(
         self, run: _ActiveRun, error: BaseException | None, seconds: float
     ) -> RunResult:
         session = run.session
-        # Skip a task that cannot even be opened, or that has ended although its head is due.
-        if session.was_ended if session is not None else not isinstance(error, Retryable):
-            now = clock.monotonic()
-            with self._lock:
-                kept = {task: end for task, end in self._skipped_until.items() if end > now}
-                self._skipped_until = {**kept, run.info.id: now + FULL_SCAN_SECONDS}
         status: Status = session.state.status if session is not None else run.info.status
         if isinstance(error, LeaseLost):
             status = "running"  # in another process
-        error_type = None
+        failure, waits, doubts = None, list[str](), list[str]()
         # A stuck task was not even started.
         if error is not None and not isinstance(error, Suspended) and status != "stuck":
-            error_type = type(error).__name__
-        waits = (
-            describe_waits(session.state) if session is not None and status == "suspended" else []
+            failure = describe_failure(self._log, error)
+        if session is not None and status == "suspended":
+            waits = describe_waits(session.state)
+        elif session is not None and status in ("pending", "failed"):
+            doubts = session.state.steps_in_doubt()
+        result = RunResult(
+            run.info.id,
+            run.agent.name,
+            status,
+            seconds,
+            None if failure is None else failure.root.type,
+            tuple(waits),
+            failure,
+            tuple(doubts),
         )
-        result = RunResult(run.info.id, run.agent.name, status, seconds, error_type, tuple(waits))
-        is_problem = error_type is not None or status == "stuck"
+        is_problem = failure is not None or status == "stuck"
         logger.log(
             logging.WARNING if is_problem and self._report is None else logging.INFO,
             "%s %r (%s) after %.1f s%s",
@@ -401,7 +549,8 @@ class Worker:
             result.id,
             status,
             seconds,
-            f": {error_type}" if error_type else "",
+            # Without messages: they may be content.
+            "" if failure is None else f": {failure.root.type}\n{failure.format(messages=False)}",
         )
         self._send_report(result)
         return result
