@@ -1,4 +1,4 @@
-"""Keys to open an encrypted store with: `holdfast.open(url, key=…)`.
+"""Keys that open an encrypted store: `holdfast.open(url, key=…)`.
 
     key=secret                                    32 bytes
     key=keys.from_file("master.key")              a key file, created by: holdfast key master.key
@@ -42,7 +42,7 @@ logger = logging.getLogger("holdfast")
 
 
 class Wrapping(msgspec.Struct, frozen=True):
-    """A secret encrypted by an owner's key.
+    """A secret encrypted with an owner's key.
 
     `how` is the method, `key` the name of the key, `check` a digest of the key, `facts` the
     parameters of the method.
@@ -85,7 +85,7 @@ def generate() -> bytes:
 
 
 def raw(secret: bytes, *, id: str | None = None) -> Key:
-    """Return a key of 32 bytes. Errors name the key by `id`, or by a digest without one."""
+    """Return a key of 32 bytes. Errors name the key by its `id` or, without one, by a digest."""
     return _RawKey(secret, id)
 
 
@@ -103,9 +103,9 @@ def from_file(path: str | os.PathLike[str], *, id: str | None = None) -> Key:
 
 
 def from_function(fetch: Callable[..., bytes], *, id: str | None = None) -> Key:
-    """Return a key that your function returns when a store is opened.
+    """Return a key that a function of yours provides when a store is opened.
 
-    It is called as `fetch(id)`, or as `fetch()` without an id.
+    The function is called as `fetch(id)`, or as `fetch()` without an id.
     """
     return _FunctionKey(fetch, id)
 
@@ -113,7 +113,7 @@ def from_function(fetch: Callable[..., bytes], *, id: str | None = None) -> Key:
 def passphrase(text: str, *, n: int = 1 << 17, r: int = 8, p: int = 1) -> Key:
     """Return a key derived from a passphrase by scrypt.
 
-    `n`, `r` and `p` are used to wrap; the store has the parameters to unwrap.
+    `n`, `r` and `p` are used to wrap; the parameters to unwrap with are in the store.
     """
     return _PassphraseKey(text, n, r, p)
 
@@ -123,13 +123,17 @@ def kms(
 ) -> Key:
     """Return a key in AWS KMS, by id, ARN or alias.
 
-    It never leaves KMS. Opening the store sends the wrapped master key to KMS.
+    The key never leaves KMS. Opening the store sends the wrapped master key to KMS.
     """
     return _KMSKey(key, region, endpoint, client)
 
 
 def parse_keys(key: Any) -> list[Key]:
-    """Return the keys that a value of `key=` stands for. The first one wraps."""
+    """Return the keys described by a value of `key=`. The first key wraps new master keys.
+
+    Raises `MissingExtra`, before a store is created, if encryption is not installed.
+    """
+    _primitives("aes")
     if isinstance(key, bytes | bytearray):
         return [_RawKey(bytes(key), None)]
     if isinstance(key, str):
@@ -149,7 +153,7 @@ def parse_keys(key: Any) -> list[Key]:
 
 
 def _parse_key_text(text: str) -> Key:
-    """Return the key that a text stands for. The text may be a secret, so no message shows it."""
+    """Parse a key given as text. The text may be a secret, so no message shows it."""
     form, colon, rest = text.partition(":")
     match form if colon else "":
         case "env":

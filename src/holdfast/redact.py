@@ -5,7 +5,8 @@
     redactor = Redactor(fields=(*FIELDS, "diagnosis"), patterns=("keys", "tokens", "cards"))
     store = holdfast.open("agents.db", redact=redactor)
 
-Redacted data is not in the store at all. The caller that stored it reads back the redacted form.
+Redacted data never gets into the store. Even the caller that stored it reads back the redacted
+form.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .redaction.patterns import is_card, make_mark
 __all__ = ["FIELDS", "PATTERNS", "Hook", "Redactor"]
 
 Hook = Callable[[str, str], str]
-"""Your function: takes the name of the field ("" if none) and a text, returns the text to store."""
+"""Your function. It takes a field's name ("" if none) and a text, and returns the text to store."""
 
 PATTERNS: Final = tuple(_PATTERNS)
 """The built-in patterns: `keys`, `tokens`, `iban`, `cards`, `email`."""
@@ -43,13 +44,16 @@ FIELDS: Final = (
     "bearer_token", "session_token", "card_number", "cvv", "cvc", "pwd", "credential",
     "account_key", "connection_string",
 )  # fmt: skip
-"""The fields whose values are always redacted. Case, `_` and `-` make no difference: `API-Key` is
-`api_key`. Longer names that end with one (`DB_PASSWORD`) and plurals (`cookies`) count too."""
+"""The fields whose values are always redacted.
+
+Case, `_` and `-` make no difference: `API-Key` is `api_key`. Longer names that end with one of them
+(`DB_PASSWORD`) and plurals (`cookies`) count too.
+"""
 
 _MAX_ROUNDS: Final = 8
-"""How often to search a text again: a replacement may uncover another secret."""
+"""How many times to search a text: a replacement may uncover another secret."""
 _MAX_NESTED_JSON: Final = 4
-"""How many levels of JSON inside of text inside of JSON to search."""
+"""How many levels of JSON nested in text to search."""
 _MAX_NESTED_DEPTH: Final = 32
 _MIN_CHARS: Final = 6
 _JSON: Final = re.compile(r"[\s\ufeff]{0,64}[\[{]")
@@ -58,14 +62,14 @@ _write = msgspec.json.Encoder().encode
 
 
 class Redactor:
-    """Replaces secrets in text and JSON values by marks like `[redacted: card]`.
+    """Replaces secrets in text and JSON values with marks like `[redacted: card]`.
 
     Args:
-        patterns: Names of patterns (see `PATTERNS`) to find in every text.
-        fields: Names of secret fields, found in dicts, in JSON inside of text (the arguments of a
-            tool call), and as `password=…`.
+        patterns: Names of patterns (see `PATTERNS`) to look for in every text.
+        fields: Names of secret fields, found in dicts, in JSON inside text (the arguments of a tool
+            call), and as `password=…`.
         hook: Called for every text after that; returns the text to store. It must return the same
-            for the same text, and may be called with a text that it returned before.
+            result for the same text, and may be called with a text that it has returned before.
 
     Raises:
         TypeError: `patterns` or `fields` is a str, or `hook` is not a function.
@@ -81,11 +85,11 @@ class Redactor:
     ) -> None:
         if isinstance(patterns, str) or isinstance(fields, str):
             raise TypeError(
-                'patterns and fields must be tuples of names, patterns=("cards",), got a str'
+                'patterns and fields must be tuples of names, like patterns=("cards",), got a str'
             )
         unknown = [name for name in patterns if name not in _PATTERNS]
         if unknown:
-            raise ValueError(f"patterns must be of {', '.join(PATTERNS)}, got {unknown[0]!r}")
+            raise ValueError(f"patterns must be from {', '.join(PATTERNS)}, got {unknown[0]!r}")
         bad = [name for name in fields if not re.fullmatch(r"(?=.*[^\W_])[\w -]{1,64}", name)]
         if bad:
             raise ValueError(
@@ -116,7 +120,7 @@ class Redactor:
         before = decode(raw)
         if self.value(before) is before:
             return raw
-        # Again with the numbers as raw text: Python might round them.
+        # Decode it again with the numbers as raw text: Python might round them.
         exact = json.loads(raw, parse_int=_number, parse_float=_number)
         return _write(self.value(exact))
 
@@ -127,9 +131,9 @@ class Redactor:
             if secret is None or value == "" or is_mark(value):
                 return self._text(value, field, nested)
             return secret
-        if kind is dict:
+        if isinstance(value, dict):
             return self._dict(value, secret, nested)
-        if kind is list:
+        if isinstance(value, list):
             new = self._list(value, field, secret, nested)
             return value if all(map(is_, value, new)) else new
         if value is None or kind is bool:
@@ -258,7 +262,10 @@ def _digits(number: Any) -> str:
 
 
 def _make_dict(twice: list[bool], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of these. Record in `twice` if a name repeats: a dict keeps the last one."""
+    """Return a dict of these pairs.
+
+    If a name repeats, note it in `twice`: a dict keeps only the last.
+    """
     items = dict(pairs)
     if len(items) < len(pairs):
         twice.append(True)

@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from helpers.stored.expiring_streams import Wrapped
 from holdfast import Store
+from holdfast.admin import purge_quota
 from holdfast.backends import Backend
 
 
@@ -20,3 +21,9 @@ def wrapped(url: str) -> Iterator[tuple[Wrapped, Store]]:
         backend = Wrapped(inner._log.backend)
         with holdfast.open(cast(Backend, backend)) as store:
             yield backend, store
+
+
+@pytest.fixture
+def without_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep goes by the share alone, so that few streams are enough to see it."""
+    monkeypatch.setattr(purge_quota, "MIN_QUOTA", 0)

@@ -24,6 +24,7 @@ import holdfast
 from helpers.stored.store_copies import Wrapper, populate
 from helpers.stored.tampering import (
     Change,
+    Link,
     altered,
     chained,
     found,
@@ -40,7 +41,8 @@ from holdfast.backends import Backend, Head, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists, AnchorRefused, CorruptRecord
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import append_audit_event, new_append_context
+from holdfast.log.events import new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event
 from holdfast.types import VerifyResult
 
 pytestmark = pytest.mark.unencrypted(
@@ -51,7 +53,7 @@ SECRET = bytes(range(32))
 OTHER = bytes(range(1, 33))
 
 
-def gone(old: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def gone(old: list[Link]) -> list[Link]:
     return []
 
 
@@ -59,7 +61,7 @@ def rewritten(backend: Backend, stream: StreamKey, at: int) -> Change:
     """The whole chain made anew, with another record in it: without an anchor nobody can tell."""
     head = backend.head(stream)
     assert head is not None
-    bodies = [body for _, body in links(backend, stream)]
+    bodies = [link.body for link in links(backend, stream)]
     bodies[at - 1] = b'{"id":"x","type":"noted","at":0,"data":"forged"}'
     return lambda _: chained(stream, head.incarnation, bodies)
 
@@ -100,22 +102,22 @@ def test_a_store_that_went_on_is_in_order(
         report = verified(store, anchor, since, all_tenants=True)
         assert report.ok and report.problems == []
         assert (report.anchored, report.deleted, report.complete) == ("hmac-sha256", 2, not since)
-        assert report.anchor_at is not None and "by the audit stream: 2 streams" in str(report)
+        assert report.anchor_at is not None and "in the audit stream: 2 streams" in str(report)
 
 
 @pytest.mark.every_engine
 def test_what_is_gone_or_was_written_anew_is_found(url: str, anchor: Path) -> None:
     source = MemoryBackend()
-    names = ["cut", "forged", "gone", "other life", "whole"]
+    names = ["cut", "forged", "gone", "other incarnation", "whole"]
     for name in names:
         for number in range(6):
             store_of(source).stream(name).append(("noted", {"number": number}))
     store_of(source).anchor(anchor, key=SECRET)
     backend = open_backend(url)
     changes = {key("cut"): truncated(4), key("forged"): rewritten(source, key("forged"), 2)}
-    rebuild(source, backend, {**changes, key("gone"): gone, key("other life"): gone})
+    rebuild(source, backend, {**changes, key("gone"): gone, key("other incarnation"): gone})
     with store_of(backend) as store:
-        store.stream("other life").append(*[("noted", number) for number in range(6)])
+        store.stream("other incarnation").append(*[("noted", number) for number in range(6)])
         assert store.verify().ok  # without the anchor nothing is to be seen
         for since in (False, True):
             report = verified(store, anchor, since)
@@ -123,7 +125,7 @@ def test_what_is_gone_or_was_written_anew_is_found(url: str, anchor: Path) -> No
                 ("cut", 4, "truncated"),
                 ("forged", 6, "forked"),
                 ("gone", None, "stream_missing"),
-                ("other life", None, "rolled_back"),
+                ("other incarnation", None, "rolled_back"),
             ]
             assert "compared with an anchor (hmac-sha256)" in str(report)
             assert report.streams == 5  # each of them once
@@ -279,7 +281,7 @@ def test_since_an_anchor_a_stream_with_another_record_there_is_read_from_its_beg
     rebuild(
         source,
         target,
-        {key("b"): altered(3), key("c"): lambda old: [*old[:5], (b"\1" * 32, old[5][1])]},
+        {key("b"): altered(3), key("c"): lambda old: [*old[:5], old[5]._replace(hash=b"\1" * 32)]},
     )
     assert found(verified(store_of(target), anchor, since=True)) == [("c", 6, "altered")]
 
@@ -300,7 +302,10 @@ def test_an_anchor_is_json_lines_and_says_where_each_stream_stands(anchor: Path)
     ]
     head = source.head(key("b"))
     assert head is not None
-    assert (places[2]["hash"], places[2]["life"]) == (head.hash.hex(), head.incarnation.hex())
+    assert (places[2]["hash"], places[2]["incarnation"]) == (
+        head.hash.hex(),
+        head.incarnation.hex(),
+    )
     assert (seal["streams"], seal["signed"]) == (4, "hmac-sha256")
     assert SECRET.hex() not in anchor.read_text()
 
@@ -472,11 +477,11 @@ def test_a_beginning_that_no_store_has_written_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "zz", "00", "ä"])
-def test_a_hash_or_a_life_that_is_none_fits_nothing_and_ends_nothing(
+def test_a_hash_or_an_incarnation_that_is_not_valid_fits_nothing_and_ends_nothing(
     text: str, anchor: Path
 ) -> None:
     store = store_of(written(1))
-    for name, what in (("hash", "forked"), ("life", "rolled_back")):
+    for name, what in (("hash", "forked"), ("incarnation", "rolled_back")):
         store.anchor(anchor, overwrite=True)
         header, *places, _ = anchor.read_bytes().splitlines(keepends=True)
         places[1] = json.dumps({**json.loads(places[1]), name: text}).encode() + b"\n"

@@ -161,13 +161,13 @@ def test_other_streams_have_an_audit_too(kind: str) -> None:
 def test_a_takeover_is_told_as_one() -> None:
     teller = EventDescriber()
     one, two = "vm/boot/17/1/a", "vm/boot/18/1/b"
-    assert teller.describe(ev.CLAIMED, {"holder": one, "lease": 30.0}).what == "claimed"
-    taken = teller.describe(ev.CLAIMED, {"holder": two, "lease": 30.0})
+    assert teller.describe(ev.CLAIMED, {"owner": one, "lease": 30.0}).what == "claimed"
+    taken = teller.describe(ev.CLAIMED, {"owner": two, "lease": 30.0})
     assert (taken.what, taken.owner) == ("taken over from process 17 on vm", "process 18 on vm")
-    stolen = teller.describe(ev.CLAIMED, {"holder": one, "lease": 30.0, "stolen": True})
+    stolen = teller.describe(ev.CLAIMED, {"owner": one, "lease": 30.0, "stolen": True})
     assert stolen.what == "lease stolen from process 18 on vm"
     teller.describe(ev.RELEASED, {})
-    assert teller.describe(ev.CLAIMED, {"holder": two}).what == "claimed"
+    assert teller.describe(ev.CLAIMED, {"owner": two}).what == "claimed"
     assert teller.describe(ev.STEP_RESOLVED, {"step": "pay", "again": True})[:3] == (
         "step retry ordered by an operator",
         "pay",

@@ -95,11 +95,11 @@ def test_it_is_made_while_another_process_writes(
         writer.wait()
     saved, now = dump(tmp_path / "backup.db"), dump(source)
     assert saved.keys() <= now.keys()
-    for stream, (_, records, _) in saved.items():
+    for stream, (_, records) in saved.items():
         assert records == now[stream][1][: len(records)]
     numbers = [
         record
-        for stream, (_, records, _) in saved.items()
+        for stream, (_, records) in saved.items()
         if stream[2].startswith("s-")
         for record in records
     ]

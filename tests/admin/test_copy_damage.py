@@ -28,7 +28,8 @@ from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.backends.objects.format import root_partition
 from holdfast.errors import CorruptRecord, TooLarge
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import append_audit_event, new_append_context
+from holdfast.log.events import new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event
 from holdfast.types import CopyProgress
 
 

@@ -17,7 +17,8 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists
 from holdfast.log import chain
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import append_audit_event, new_append_context
+from holdfast.log.events import new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event
 from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress
 
@@ -294,18 +295,20 @@ def test_a_file_that_both_have_written_is_replaced_only_by_more_of_it(
         task.attach("claim.bin", bytes(5_000_000))
     [blob] = source.heads(tenant="default", kind="blob")
     half = [record.body for record in source.read(blob.stream)][:chunks]
-    life = b"another life 123"
-    records = chain.extend(chain.seed(blob.stream, life), chain.GENESIS, 0, half)
-    target.append([Append(blob.stream, 0, b"", life, b"i" * 16, records)])
+    incarnation = b"another one 1234"
+    records = chain.extend(chain.seed(blob.stream, incarnation), chain.GENESIS, 0, b"i" * 16, half)
+    target.append([Append(blob.stream, 0, b"", incarnation, b"i" * 16, records)])
     if chunks == 3:  # then let there be no more at the source either
         assert source.delete(blob.stream, expected=blob)
-        mine = chain.extend(chain.seed(blob.stream, b"life"), chain.GENESIS, 0, half)
-        source.append([Append(blob.stream, 0, b"", b"life", b"i" * 16, mine)])
+        mine = chain.extend(
+            chain.seed(blob.stream, b"incarnation"), chain.GENESIS, 0, b"i" * 16, half
+        )
+        source.append([Append(blob.stream, 0, b"", b"incarnation", b"i" * 16, mine)])
     for skipped in (1 if chunks == 3 else 0, 3):
         copied = holdfast.copy(source, target)
         assert (copied.skipped, copied.verified) == (skipped, 3)
     there = target.head(blob.stream)
-    assert there is not None and (there.incarnation == life) == (chunks == 3)
+    assert there is not None and (there.incarnation == incarnation) == (chunks == 3)
 
 
 def test_after_a_deletion_an_id_is_as_unknown_at_the_copy_as_at_the_source(
@@ -453,13 +456,13 @@ class Hints(Wrapper):
     def _hint(self, head: Head) -> Head:
         if self._kind == "early":
             return msgspec.structs.replace(head, version=head.version + 1, hash=b"?" * 32)
-        if self._kind == "other life":
+        if self._kind == "other incarnation":
             return msgspec.structs.replace(head, incarnation=b"?" * 16)
         [first] = self.inner.read(head.stream, limit=1)
         return msgspec.structs.replace(head, version=1, hash=first.hash, fields=HeadFields())
 
 
-@pytest.mark.parametrize("kind", ["early", "other life"])
+@pytest.mark.parametrize("kind", ["early", "other incarnation"])
 def test_listings_are_hints_and_heads_are_exact(
     kind: str, source: MemoryBackend, target: MemoryBackend
 ) -> None:
@@ -510,8 +513,7 @@ def test_a_stream_that_another_copy_is_replacing_is_not_missing(
     source: MemoryBackend, target: MemoryBackend
 ) -> None:
     class Between(Wrapper):
-        """Is asked once in the instant in which the former life is gone and the new one not there
-        yet."""
+        """Is called once after the former incarnation is deleted and before the new one exists."""
 
         armed = False
 

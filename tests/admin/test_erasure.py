@@ -195,7 +195,7 @@ def test_forks_of_what_is_erased_go_with_it_and_so_do_theirs() -> None:
         assert set(done.streams) == {("conversation", "chat"), ("task", "task"), *forks}
         for kind, name in done.streams:
             with pytest.raises(Erased):
-                store._log.read_records(StreamKey("default", kind, name))
+                store._log.reader.read_page(StreamKey("default", kind, name))
         assert [(info.status, info.goal) for info in store.tasks()] == [("erased", None)] * 2
         assert store.conversation("gone").messages() == [say("another of this name")]
         assert store.verify().ok
@@ -376,7 +376,7 @@ def test_what_another_process_has_erased_is_in_no_index_of_this_one(
     assert on_disk(tmp_path) == []
 
 
-def test_a_parent_is_not_deleted_while_a_fork_lives_whatever_was_erased() -> None:
+def test_a_parent_is_not_deleted_while_a_fork_exists_whatever_was_erased() -> None:
     with holdfast.open("memory://", key=KEY) as store:
         chat = store.conversation("chat")
         chat.append(say("hello"))
@@ -488,7 +488,7 @@ def test_what_comes_in_while_a_subject_is_erased_is_refused_or_goes_too() -> Non
         with holdfast.open(backend, key=KEY) as third:
             store.erase(
                 subject=WHO
-            )  # a new life of the subject may have begun after the last write
+            )  # a new incarnation of the subject may have started after the last write
             for each in (store, other, third):
                 assert CANARY not in texts_of(each)
         number += 1

@@ -37,9 +37,9 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Expired, HasForks
 from holdfast.log import operations as ops
 from holdfast.log.codec import encode
-from holdfast.log.events import NewEvent
+from holdfast.log.events import NewEvent, new_append_context
 from holdfast.log.operations.retired_ids import retired_id_key
-from holdfast.log.operations.stream_ops import append_audit_event, append_events, new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event, append_events
 from holdfast.types import SweepResult
 
 # -- what goes -------------------------------------------------------------------------------------
@@ -74,7 +74,6 @@ def test_what_has_expired_goes_with_its_large_values_and_nothing_else_does(store
     assert store.sweep(grace=0).deleted == []
 
 
-@pytest.mark.every_engine
 def test_what_expired_within_the_grace_stays(wrapped: tuple[Wrapped, Store]) -> None:
     backend, store = wrapped
     fill(store, 3, 1)
@@ -179,7 +178,6 @@ def test_wrong_arguments_are_refused_before_anything_is_done(
 # -- what stays ------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_a_conversation_with_living_forks_is_spared_until_they_are_gone(store: Store) -> None:
     chat = store.conversation("parent")
     chat.append(user("a"))
@@ -215,7 +213,7 @@ def test_a_task_with_living_forks_is_spared_until_they_are_gone(store: Store) ->
     )
     head = ops.run(store._log, ops.head(parent))
     assert head is not None
-    branched = {"parent": "parent", "life": head.incarnation.hex(), "at": 1}
+    branched = {"parent": "parent", "incarnation": head.incarnation.hex(), "at": 1}
     fork = plant(store, "task", "fork", None, ("task.branched", branched))
     swept = store.sweep(grace=0)
     assert swept.deleted == [] and [(item.kind, item.id, item.why) for item in swept.spared] == [
@@ -223,7 +221,7 @@ def test_a_task_with_living_forks_is_spared_until_they_are_gone(store: Store) ->
     ]
     standing = ops.run(store._log, ops.head(fork))
     assert standing is not None and ops.run(store._log, ops.delete(fork, expected=standing))
-    plant(store, "task", "fork", None, ("task.branched", {**branched, "life": "another"}))
+    plant(store, "task", "fork", None, ("task.branched", {**branched, "incarnation": "another"}))
     assert ids(store.sweep(grace=0).deleted) == ["parent"]
 
 
@@ -253,7 +251,6 @@ def test_a_finished_task_goes_after_its_time_and_can_be_begun_anew(store: Store)
         assert task.step("look", lambda: "never asked") == LARGE
 
 
-@pytest.mark.every_engine
 def test_what_somebody_holds_is_spared(wrapped: tuple[Wrapped, Store]) -> None:
     backend, store = wrapped
     fill(store, 4, 0)
@@ -291,7 +288,8 @@ def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
         fill(store, 4, 2)
         left = retired_id_key(key_of("conversation", "left"))  # as by a sweep that was cut off
         event = NewEvent(
-            "id.closed", encode({"at": 1.0, "kind": "conversation", "id": "left", "life": "l"})
+            "id.retired",
+            encode({"at": 1.0, "kind": "conversation", "id": "left", "incarnation": "l"}),
         )
         ops.run(
             store._log,
@@ -420,6 +418,7 @@ class Countdown:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_minimum")
 def test_the_command_says_what_it_would_do_and_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from helpers.stored.expiring_streams import (
     there,
     user,
 )
-from helpers.stored.sweep_lives import EXPIRED, LIVING, judge, prepare
+from helpers.stored.sweep_kills import EXPIRED, LIVING, judge, prepare
 from holdfast import NotFound, Store
 from holdfast.admin import purge_expired, purge_quota
 from holdfast.backends import Backend, StreamKey
@@ -37,10 +37,10 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Expired, Unavailable
 from holdfast.log import operations as ops
-from holdfast.log.events import NewEvent
+from holdfast.log.events import NewEvent, new_append_context
 from holdfast.log.log import Log
 from holdfast.log.operations.retired_ids import free_id, retired_id_key
-from holdfast.log.operations.stream_ops import append_events, audit_key, new_append_context
+from holdfast.log.operations.stream_ops import append_events, audit_key
 from holdfast.types import SweepResult
 
 # -- how much --------------------------------------------------------------------------------------
@@ -55,7 +55,42 @@ def test_a_call_deletes_at_most_its_limit(store: Store) -> None:
     assert len(store.sweep(grace=0, limit=4).deleted) == 4
 
 
-@pytest.mark.every_engine
+def test_the_only_stream_of_a_store_goes_when_it_has_expired(store: Store) -> None:
+    with store.task("only", goal="g", ttl=0) as task:
+        task.finish("done")
+    swept = store.sweep(grace=0)
+    assert (ids(swept.deleted), swept.held_back, swept.capped) == (["only"], 0, False)
+    assert there(store) == set()
+
+
+@pytest.mark.parametrize(("size", "goes"), [(100, 100), (150, 100), (240, 120)])
+def test_a_hundred_go_in_a_day_and_of_a_large_store_half(size: int, goes: int) -> None:
+    with holdfast.open("memory://") as store:
+        fill(store, 0, size)
+        swept = store.sweep(grace=0)
+        assert (len(swept.deleted), swept.held_back) == (goes, size - goes)
+        assert swept.capped is (goes < size)
+        again = store.sweep(grace=0)
+        assert (len(again.deleted), again.held_back) == (0, size - goes), "on the same day"
+
+
+def test_a_hundred_are_deleted_without_counting_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open("memory://") as store:
+        fill(store, 10, 100)
+        counted: list[ops.Request] = []
+        handle = store._log.handle
+
+        def watched(request: ops.Request) -> Any:
+            if isinstance(request, ops.ListHeads) and request.kind != "blob":
+                counted.append(request)
+            return handle(request)
+
+        monkeypatch.setattr(store._log, "handle", watched)
+        assert len(store.sweep(grace=0).deleted) == 100
+        assert counted == []
+
+
+@pytest.mark.usefixtures("without_minimum")
 @pytest.mark.parametrize(("size", "goes"), [(1, 0), (2, 1), (3, 1), (4, 2), (9, 4)])
 def test_at_most_half_of_a_store_goes_in_a_day(store: Store, size: int, goes: int) -> None:
     fill(store, 0, size // 2, "task")
@@ -74,6 +109,7 @@ def test_force_does_not_lift_the_limit(store: Store) -> None:
     assert len(store.sweep(grace=0, force=True, limit=3).deleted) == 3
 
 
+@pytest.mark.usefixtures("without_minimum")
 def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(
     wrapped: tuple[Wrapped, Store],
 ) -> None:
@@ -101,7 +137,7 @@ def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(
     )
 
 
-@pytest.mark.every_engine
+@pytest.mark.usefixtures("without_minimum")
 def test_two_sweeps_at_once_take_no_more_than_one(wrapped: tuple[Wrapped, Store]) -> None:
     backend, store = wrapped
     fill(store, 0, 20)
@@ -131,6 +167,7 @@ def test_two_sweeps_at_once_take_no_more_than_one(wrapped: tuple[Wrapped, Store]
     )
 
 
+@pytest.mark.usefixtures("without_minimum")
 def test_a_store_is_counted_only_as_far_as_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge_quota, "QUOTA_PAGE_ENTRIES", 50)
     with holdfast.open("memory://") as store:
@@ -205,7 +242,8 @@ def test_never_what_is_not_due_and_never_more_than_the_caps(
 ) -> None:
     """Times in hours, on a clock that goes forwards and backwards as it likes."""
     backend = Wrapped(MemoryBackend())
-    with holdfast.open(cast(Backend, backend)) as store:
+    with pytest.MonkeyPatch.context() as patched, holdfast.open(cast(Backend, backend)) as store:
+        patched.setattr(purge_quota, "MIN_QUOTA", 3)
         expires: dict[str, float] = {}
         for number, (kind, hours) in enumerate(streams):
             plant(store, kind, f"s{number}", None if hours is None else hours * HOUR - 60)
@@ -222,7 +260,7 @@ def test_never_what_is_not_due_and_never_more_than_the_caps(
             assert len(listed) <= limit
             assert len(listed) + swept.held_back == len(due), "all that was due is told of"
             recent = sum(count for at, count in gone if abs(at - ahead) < 24)
-            most = max((len(before) + recent) // 2 - recent, 0)
+            most = max(max((len(before) + recent) // 2, 3) - recent, 0)
             if not force:
                 assert len(listed) == min(len(due), limit, most), "and no less than that"
             gone.append((ahead, len(left)))
@@ -243,7 +281,6 @@ def swept_chat(store: Store, name: str = "c") -> holdfast.Conversation:
     return chat
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize("name", ["c", "ü" * 256, "/" + "a" * 511])
 def test_a_swept_id_stays_closed_until_it_is_deleted(store: Store, name: str) -> None:
     old = swept_chat(store, name)
@@ -280,6 +317,52 @@ def test_a_swept_id_stays_closed_until_it_is_deleted(store: Store, name: str) ->
     assert old.messages() == [user("new")]
     with pytest.raises(NotFound):
         store.conversation("none").expire(None)
+
+
+def test_an_expired_document_is_swept_and_its_id_stays_closed_until_it_is_deleted(
+    store: Store,
+) -> None:
+    old, kept = store.state("old"), store.state("kept")
+    for document in (old, kept):
+        document.save({"large": LARGE})
+        document.save({"large": LARGE, "n": 1})
+    kept.expire(3600)
+    old.expire(0)
+    assert len(there(store, "blob")) == 2, "the second version is a delta"
+    swept = store.sweep(grace=0)
+    assert [(stream.kind, stream.id, stream.version) for stream in swept.deleted] == [
+        ("state", "old", 3)
+    ]
+    assert str(swept) == "deleted 1 expired state document"
+    assert len(there(store, "blob")) == 1 and kept.load() == {"large": LARGE, "n": 1}
+    for document in (old, store.state("old")):
+        uses: list[Callable[[], Any]] = [
+            document.load,
+            document.history,
+            document.clear,
+            lambda document=document: document.load(None),
+            lambda document=document: document.load(version=1),
+            lambda document=document: document.save({"n": 2}),
+            lambda document=document: document.save({"n": 2}, if_version=0),
+            lambda document=document: document.rollback(1),
+            lambda document=document: document.expire(None),
+        ]
+        for use in uses:
+            with pytest.raises(Expired) as caught:
+                use()
+            assert caught.value.swept
+    assert (old.delete(), old.delete()) == (True, False)
+    assert old.load(None) is None and old.save({"n": 2}) == 1
+    assert there(store, "closed") == set()
+
+
+def test_a_sweep_of_several_kinds_reads_as_a_sentence(store: Store) -> None:
+    for kind in purge_expired.SWEPT_KINDS:
+        fill(store, 0, 2, kind)
+    assert str(store.sweep(grace=0)) == (
+        "deleted 2 expired tasks, 2 expired conversations, 2 expired state documents"
+        " and 2 expired streams"
+    )
 
 
 def test_two_ids_never_share_a_record() -> None:
@@ -435,7 +518,7 @@ def test_large_values_left_behind_go_when_the_id_is_freed(wrapped: tuple[Wrapped
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_sweep_killed_at_any_write_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
-    command = program("helpers.stored.sweep_lives", kind, tmp_path / "lives")
+    command = program("helpers.stored.sweep_kills", kind, tmp_path / "kills")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]

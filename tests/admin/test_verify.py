@@ -21,6 +21,7 @@ from helpers.servers import postgres, url_on
 from helpers.stored.store_copies import LARGE, Meddler, Wrapper, populate
 from helpers.stored.tampering import (
     Change,
+    Link,
     altered,
     chained,
     cut_out,
@@ -38,11 +39,12 @@ from helpers.stored.tampering import (
 )
 from holdfast._open import open_backend
 from holdfast.admin.verify.chain import MAX_FAULTS, ChainWalk
-from holdfast.backends import Append, Head, Record, StreamKey, memory
+from holdfast.backends import Append, Head, HeadFields, Record, StreamKey, memory
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.backends.objects.format import root_partition
 from holdfast.log import chain
+from holdfast.log.head_fields import encode_fields
 from holdfast.log.ids import append_id, new_id
 from holdfast.types import VerifyResult
 
@@ -96,7 +98,6 @@ def test_a_store_with_something_of_everything_is_in_order(
     assert report.bytes > 2_500_000
 
 
-@pytest.mark.every_engine
 def test_what_was_changed_is_found_at_its_place(url: str) -> None:
     """All damages in one store, a stream for each: an engine with a slow start is started once."""
     source = MemoryBackend()
@@ -116,7 +117,6 @@ def test_what_was_changed_is_found_at_its_place(url: str) -> None:
     assert not report.ok and report.found == len(expected)
 
 
-@pytest.mark.every_engine
 def test_without_an_anchor_a_tail_that_is_gone_is_not_noticed_and_that_is_said(url: str) -> None:
     backend = open_backend(url)
     rebuild(written(), backend, {key("b"): truncated(4)})
@@ -234,7 +234,7 @@ def test_in_files_a_flipped_bit_is_found_and_the_rest_is_read(tmp_path: Path) ->
     content = path.read_bytes()
     path.write_bytes(content.replace(b'{"number":2}', b'{"number":7}'))
     report = verified(url)
-    assert found(report) == [("b", 3, "unreadable")]
+    assert found(report) == [("b", None, "storage"), ("b", 3, "unreadable")]
     assert report.records == 6 + 5 + 1  # all but that one, and that the tenant is there
 
 
@@ -248,19 +248,22 @@ def test_on_an_object_store_what_lists_leave_out_is_named(left: bytes | None) ->
     [root] = space.objects[place]
     space.objects[place] = {root: (left, 0)} if left else {}
     report = store_of(ObjectsBackend(space)).verify()
-    assert found(report) == [("b", None, "unreadable")]
+    damaged = [("", None, "storage")] if left else []
+    assert found(report) == [*damaged, ("b", None, "unreadable")]
     assert report.streams == 3
 
 
 # -- the chain alone -------------------------------------------------------------------------------
 
-LIFE = b"l" * 16
+INCARNATION = b"l" * 16
 
 
-def judged(made: list[tuple[bytes, bytes]], *, page: int = 1000) -> ChainWalk:
+def judged(made: list[Link], *, page: int = 1000) -> ChainWalk:
     """What a walk finds, page by page."""
-    walk = ChainWalk(chain.seed(key("s"), LIFE))
-    records = [Record(number, b"i" * 16, *link) for number, link in enumerate(made, 1)]
+    walk = ChainWalk(chain.seed(key("s"), INCARNATION))
+    records = [
+        Record(number, link.append_id, link.hash, link.body) for number, link in enumerate(made, 1)
+    ]
     rest: list[Record] = []
     for at in range(0, len(records), page):
         rest += records[at : at + page]
@@ -277,12 +280,12 @@ BODIES = st.lists(st.binary(max_size=5), min_size=1, max_size=30, unique=True)
 def test_any_single_record_that_is_changed_is_found_at_its_place(
     bodies: list[bytes], data: st.DataObject, page: int
 ) -> None:
-    made = chained(key("s"), LIFE, bodies)
+    made = chained(key("s"), INCARNATION, bodies)
     at = data.draw(st.integers(1, len(made)), "at")
-    old_hash, old_body = made[at - 1]
+    old_hash, old_body, _ = made[at - 1]
     new_hash = data.draw(st.one_of(st.just(old_hash), st.binary(min_size=32, max_size=32)), "hash")
     new_body = data.draw(st.one_of(st.just(old_body), st.binary(max_size=5)), "body")
-    made[at - 1] = (new_hash, new_body)
+    made[at - 1] = Link(new_hash, new_body)
     faults = judged(made, page=page).faults
     if (new_hash, new_body) == (old_hash, old_body):
         assert faults == []
@@ -296,9 +299,9 @@ def test_a_record_that_is_replaced_with_the_right_hash_breaks_the_chain_after_it
 ) -> None:
     """Nobody can tell whether that record was replaced, or the next one altered: the place is where
     the chain breaks."""
-    made = chained(key("s"), LIFE, bodies)
+    made = chained(key("s"), INCARNATION, bodies)
     at = data.draw(st.integers(1, len(made)), "at")
-    forged = chained(key("s"), LIFE, [*bodies[: at - 1], b"forged"])
+    forged = chained(key("s"), INCARNATION, [*bodies[: at - 1], b"forged"])
     made[at - 1] = forged[-1]
     faults = judged(made, page=page).faults
     assert [(fault.version, fault.what) for fault in faults] == [(at + 1, "altered")] * (
@@ -311,7 +314,7 @@ def test_a_record_that_is_replaced_with_the_right_hash_breaks_the_chain_after_it
 def test_any_two_records_that_change_places_are_found(
     bodies: list[bytes], data: st.DataObject, page: int
 ) -> None:
-    made = chained(key("s"), LIFE, bodies)
+    made = chained(key("s"), INCARNATION, bodies)
     places = data.draw(st.sets(st.integers(1, len(made)), min_size=2, max_size=2), "places")
     one, other = sorted(places)
     faults = judged(swapped(one, other)(made), page=page).faults
@@ -327,9 +330,9 @@ def test_any_two_records_that_change_places_are_found(
 def test_what_is_put_in_or_cut_out_is_found_and_what_follows_is_not_blamed(
     bodies: list[bytes], data: st.DataObject, page: int
 ) -> None:
-    made = chained(key("s"), LIFE, bodies)
+    made = chained(key("s"), INCARNATION, bodies)
     at = data.draw(st.integers(1, len(made)), "at")
-    put_in = judged([*made[: at - 1], (b"\1" * 32, b"forged"), *made[at - 1 :]], page=page)
+    put_in = judged([*made[: at - 1], Link(b"\1" * 32, b"forged"), *made[at - 1 :]], page=page)
     assert [(fault.version, fault.what) for fault in put_in.faults] == [(at, "inserted")]
     count = data.draw(st.integers(1, len(made) - at + 1), "count")
     left = cut_out(at, count)(made)
@@ -346,7 +349,7 @@ def test_what_is_put_in_or_cut_out_is_found_and_what_follows_is_not_blamed(
 
 
 def test_a_walk_gives_up_after_a_hundred_faults() -> None:
-    made = [(b"\1" * 32, str(number).encode()) for number in range(10_000)]
+    made = [Link(b"\1" * 32, str(number).encode()) for number in range(10_000)]
     walk = judged(made)
     assert walk.gave_up and len(walk.faults) == MAX_FAULTS
     assert "the rest of this stream was not checked" in walk.faults[-1].details
@@ -354,10 +357,12 @@ def test_a_walk_gives_up_after_a_hundred_faults() -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 3, 1 << 63, 1 << 70])
 def test_a_number_that_no_record_can_have_ends_nothing(version: int) -> None:
-    made = chained(key("s"), LIFE, [b"1", b"2", b"3", b"4", b"5"])
-    records = [Record(number, b"i" * 16, *link) for number, link in enumerate(made, 1)]
+    made = chained(key("s"), INCARNATION, [b"1", b"2", b"3", b"4", b"5"])
+    records = [
+        Record(number, link.append_id, link.hash, link.body) for number, link in enumerate(made, 1)
+    ]
     records[3] = msgspec.structs.replace(records[3], version=version)
-    walk = ChainWalk(chain.seed(key("s"), LIFE))
+    walk = ChainWalk(chain.seed(key("s"), INCARNATION))
     assert walk.take(records, more=False) == 5
     assert [fault.what for fault in walk.faults] == ["inserted", "missing"]
 
@@ -370,11 +375,11 @@ def test_a_record_whose_hash_is_right_and_that_is_no_event_is_found() -> None:
     head = source.head(key("b"))
     assert head is not None
 
-    def garbled(old: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def garbled(old: list[Link]) -> list[Link]:
         return chained(
             key("b"),
             head.incarnation,
-            [*(body for _, body in old[:2]), b"\x80\x04K\x01.", old[3][1]],
+            [*(link.body for link in old[:2]), b"\x80\x04K\x01.", old[3].body],
         )
 
     target = MemoryBackend()
@@ -417,7 +422,7 @@ def test_a_large_value_or_file_that_was_written_anew_with_its_chain_is_found(
     backend, values = with_values()
     head = backend.head(values[index])
     assert head is not None
-    old = [body for _, body in links(backend, head.stream)]
+    old = [link.body for link in links(backend, head.stream)]
     forged = chained(head.stream, head.incarnation, [*old[:-1], b"\0" + b"y" * (len(old[-1]) - 1)])
     target = MemoryBackend()
     rebuild(backend, target, {head.stream: lambda _: forged})
@@ -437,8 +442,12 @@ def test_a_file_that_nobody_has_finished_writing_is_no_damage() -> None:
     backend, values = with_values()
     [file] = [stream for stream in values if "-file-" in stream.id]
     half = file._replace(id=file.id.rpartition("-")[0] + "-" + "0" * 64)
-    life = append_id(new_id())
-    backend.append([Append(half, 0, b"", life, b"i" * 16, chained(half, life, [b"\0" + b"half"]))])
+    incarnation = append_id(new_id())
+    [link] = chained(half, incarnation, [b"\0" + b"half"])
+    fields = encode_fields(chain.seed(half, incarnation), HeadFields())
+    backend.append(
+        [Append(half, 0, b"", incarnation, link.append_id, [(link.hash, link.body)], fields)]
+    )
     assert store_of(backend).verify().ok
 
 
@@ -541,7 +550,7 @@ def sealed() -> MemoryBackend:
 def test_a_copy_of_sealed_records_opens() -> None:
     """So that whatever the following tests find is what they have changed."""
     target = MemoryBackend()
-    rebuild(sealed(), target, {}, one_by_one=True)
+    rebuild(sealed(), target, {})
     assert holdfast.open(target, key=SECRET).verify(all_tenants=True).ok
 
 
@@ -550,15 +559,16 @@ def test_a_record_that_does_not_open_is_found_even_if_the_chain_was_made_anew(pl
     source, target = sealed(), MemoryBackend()
     head = source.head(key("b"))
     assert head is not None
-    mine, others = ([body for _, body in links(source, key(name))] for name in "ba")
+    mine, others = ([link.body for link in links(source, key(name))] for name in "ba")
     new = {
         "of another stream": others[2],
         "in clear": b'{"id":"x","type":"noted","at":0,"data":2}',
         "an earlier one": mine[1],
         "flipped": mine[2][:-1] + bytes([mine[2][-1] ^ 1]),
     }[planted]
-    forged = chained(key("b"), head.incarnation, [*mine[:2], new, *mine[3:]])
-    rebuild(source, target, {key("b"): lambda _: forged}, one_by_one=True)
+    ids = [link.append_id for link in links(source, key("b"))]
+    forged = chained(key("b"), head.incarnation, [*mine[:2], new, *mine[3:]], ids)
+    rebuild(source, target, {key("b"): lambda _: forged})
     with holdfast.open(target, key=SECRET) as store:
         assert found(store.verify()) == [("b", 3, "undecodable")]
 
@@ -567,7 +577,7 @@ def test_an_encrypted_large_value_that_is_gone_or_was_exchanged_is_found() -> No
     source = sealed()
     [value] = [head.stream for head in source.heads(tenant="default", kind="blob")]
     target = MemoryBackend()
-    rebuild(source, target, {value: lambda _: []}, one_by_one=True)
+    rebuild(source, target, {value: lambda _: []})
     with holdfast.open(target, key=SECRET) as store:
         assert found(store.verify()) == [("b", 5, "value")]
 

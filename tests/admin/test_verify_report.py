@@ -166,7 +166,8 @@ def test_a_large_value_that_was_altered_is_told_with_what_names_it() -> None:
         held = backend._streams[blob]
         [record] = held.records
         body = record.body[:-1] + bytes([record.body[-1] ^ 1])
-        digest = chain.link(chain.seed(blob, held.incarnation), chain.GENESIS, 1, body)
+        seed = chain.seed(blob, held.incarnation)
+        digest = chain.link(seed, chain.GENESIS, 1, record.append_id, body)
         held.records[0], held.hash = Record(1, record.append_id, digest, body), digest
         [problem] = store.verify().problems
         assert (problem.kind, problem.what) == ("conversation", "value")

@@ -130,7 +130,6 @@ def test_without_the_right_key_nothing_is_read_or_written(
         assert after is not None and before is not None and after.hash == before.hash
 
 
-@pytest.mark.every_engine
 def test_a_store_in_clear_is_not_opened_with_a_key_and_is_left_as_it_is(durable_url: str) -> None:
     with holdfast.open(durable_url) as store:
         store.conversation("chat").append(say("in clear"))
@@ -397,7 +396,6 @@ def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
 # -- copies ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_a_copy_needs_no_key_and_opens_with_the_same_one(durable_url: str, tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "source.db", key=KEY) as store:
         filled(store)

@@ -4,11 +4,15 @@ not."""
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast import keys
 from holdfast.errors import InvalidKey
 
@@ -89,3 +93,29 @@ def test_a_key_in_kms_without_a_region_says_where_to_name_one(
     monkeypatch.setenv("AWS_CONFIG_FILE", "/none/at/all")
     with pytest.raises(InvalidKey, match=r"region=.*AWS_DEFAULT_REGION"):
         keys.kms("alias/agents").wrap(b"s" * 32, ABOUT)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+@pytest.mark.parametrize("way", ["open", "encrypt"])
+def test_without_the_extra_nothing_is_created(kind: str, way: str, tmp_path: Path) -> None:
+    url = str(tmp_path / "new.db") if kind == "sqlite" else f"file://{tmp_path}/new"
+    call = f"holdfast.open({url!r}, key=bytes(range(32)))"
+    if way == "encrypt":
+        with holdfast.open(tmp_path / "clear.db") as store:
+            store.stream("s").append(("n", 1))
+        call = f"holdfast.encrypt({str(tmp_path / 'clear.db')!r}, {url!r}, key=bytes(range(32)))"
+    before = {path.name for path in tmp_path.iterdir()}
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['cryptography'] = None; import holdfast\n"
+            f"try: {call}\n"
+            "except holdfast.errors.MissingExtra as error: assert error.extra == 'crypto'\n"
+            "else: raise AssertionError",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert {path.name for path in tmp_path.iterdir()} == before

@@ -57,7 +57,6 @@ def wrapped_by(backend: Backend) -> set[str]:
     }
 
 
-@pytest.mark.every_engine
 def test_a_store_gets_a_new_key_and_no_record_changes(durable_url: str) -> None:
     with holdfast.open(durable_url, key=OLD) as store:
         filled(store)
@@ -580,7 +579,7 @@ class Struck(Lasting):
         return [head.stream.id for head in self.heads(tenant="default", kind="key")]
 
 
-def test_a_forged_grave_is_not_in_the_way_of_a_new_key() -> None:
+def test_a_forged_tombstone_is_not_in_the_way_of_a_new_key() -> None:
     backend = Lasting()
     with holdfast.open(backend, key=OLD) as store:
         filled(store)

@@ -152,8 +152,8 @@ def _streams_by_partition(space: Space, roots: list[str]) -> dict[str, StreamKey
         root = msgspec.msgpack.decode(named.data[20:], type=form.StreamRoot)
         stream = found[partition] = StreamKey(root.tenant, root.kind, root.id)
         if root.incarnation is not None:
-            life = form.lineage_of(stream, root.incarnation)
-            found[form.commits_partition(life)] = found[form.ids_partition(life)] = stream
+            lineage = form.lineage_of(stream, root.incarnation)
+            found[form.commits_partition(lineage)] = found[form.ids_partition(lineage)] = stream
     return found
 
 
@@ -171,7 +171,7 @@ def test_whatever_an_object_is_the_backend_has_only_our_errors(objects: Objects)
         stream = objects.streams.get(plant[1], EVENTS)
         return foreign_answers(lambda: objects.with_planted(plant), [stream])
 
-    assert in_turn(share(objects.plants(), 127), look) == {}
+    assert in_turn(share(objects.plants(), 251), look) == {}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
@@ -326,7 +326,7 @@ def test_whatever_an_item_is_the_backend_has_only_our_errors(items: Items) -> No
         stream = items.streams.get(plant[1], StreamKey("default", "task", "task"))
         return foreign_answers(lambda: items.with_planted(plant), [stream])
 
-    assert in_turn(share(list(items.plants()), 97), look) == {}
+    assert in_turn(share(list(items.plants()), 197), look) == {}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
@@ -367,9 +367,10 @@ def partition_of(kind: str, backend: ObjectsBackend) -> str:
 
     head = backend.head(EVENTS)
     assert head is not None
-    life = form.lineage_of(EVENTS, head.incarnation)
+    lineage = form.lineage_of(EVENTS, head.incarnation)
     return {"a": all_partition("default", "stream"), "d": due_partition("default", "stream"),
-            "r": form.root_partition(EVENTS), "c": form.commits_partition(life)}[kind]  # fmt: skip
+            "r": form.root_partition(EVENTS),
+            "c": form.commits_partition(lineage)}[kind]  # fmt: skip
 
 
 def test_items_without_a_name_are_in_no_list_of_dynamodb(tmp_path: Path) -> None:

@@ -74,9 +74,17 @@ def clear() -> MemoryBackend:
     return backend
 
 
+NAMES_OF_WAYS = {False: "plain", True: "async"}
+PLANTED = [
+    (name, asynchronous)
+    for asynchronous in (False, True)
+    for name in ("pickle", "deep data", "a huge number", "a blob of all memory")
+    if ALL or asynchronous == (name in ("deep data", "a huge number"))
+]
+
+
 @pytest.mark.every_engine
-@pytest.mark.parametrize("name", ["pickle", "deep data", "a huge number", "a blob of all memory"])
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize(("name", "asynchronous"), PLANTED, ids=NAMES_OF_WAYS.get)
 def test_whatever_the_newest_records_and_the_heads_are_only_our_errors_come_of_it(
     clear: MemoryBackend, durable_url: str, tmp_path: Path, name: str, asynchronous: bool
 ) -> None:
@@ -139,8 +147,8 @@ STATEMENTS = [
             ("status", "''"), ("status", f"'{CONTENT}'"), ("label", f"'{CONTENT}'"),
             ("label", "repeat('x', 1000000)::bytea"), ("owner", f"'{CONTENT}'"),
             ("owner", "repeat('x', 1000000)"), ("kind", "'state'"),
-            ("former_lives", "ARRAY[NULL]::bytea[]"),
-            ("former_lives", "array_fill('x'::bytea, ARRAY[100000])"), ("stream", "-stream"),
+            ("former_incarnations", "ARRAY[NULL]::bytea[]"),
+            ("former_incarnations", "array_fill('x'::bytea, ARRAY[100000])"), ("stream", "-stream"),
             ("stream", "1"), ("tenant", "'$system'"),
             *(
                 ("version", value)
@@ -176,9 +184,8 @@ STATEMENTS = [
         changed("append_ids", column, value)
         for column, value in [("first", "-1"), ("first", _MOST), ("last", _MOST), ("last", _LEAST)]
     ),
-    f"INSERT INTO target.append_ids SELECT stream, 'iiiiiiiiiiiiiiii', 0, {_MOST} FROM "
-    "target.streams"
-    ,
+    "INSERT INTO target.append_ids"
+    f" SELECT stream, '\\xffffffffffffffffffffffffffffffff', 0, {_MOST} FROM target.streams",
     *(f"DELETE FROM target.{table}" for table in ("records", "streams", "append_ids", "holdfast")),
     *(changed("holdfast", "version", value) for value in ("2", "-1", "2147483647")),
     "INSERT INTO target.holdfast VALUES (9)",
@@ -237,7 +244,8 @@ DEFINITIONS = [
             ("numeric", "'NaN'"),
         ]
     ),
-    "ALTER TABLE target.streams ALTER former_lives DROP DEFAULT, ALTER former_lives TYPE text[] "
+    "ALTER TABLE target.streams ALTER former_incarnations DROP DEFAULT, "
+    "ALTER former_incarnations TYPE text[] "
     f"USING ARRAY['{CONTENT}']"
     ,
     "ALTER TABLE target.streams RENAME TO other; CREATE VIEW target.streams AS SELECT * FROM "
@@ -294,7 +302,7 @@ def test_whatever_is_in_the_tables_of_postgres_the_backend_has_only_our_errors(
         postgres.plant(statement)
         return foreign_answers(lambda: PostgresBackend(postgres.url), postgres.streams)
 
-    jobs = [*share(STATEMENTS, 13), *share(DEFINITIONS, 7)]
+    jobs = [*share(STATEMENTS, 29), *share(DEFINITIONS, 13)]
     assert found_in_turn((statement, partial(job, statement)) for statement in jobs) == {}
 
 
@@ -308,7 +316,7 @@ def test_whatever_is_in_the_tables_of_postgres_the_store_has_only_our_errors(
             lambda: holdfast.open(postgres.url), tmp_path, asynchronous=asynchronous
         )
 
-    jobs = share([*STATEMENTS, *DEFINITIONS], 41, asynchronous)
+    jobs = share([*STATEMENTS, *DEFINITIONS], 83, asynchronous)
     assert found_in_turn((statement, partial(job, statement)) for statement in jobs) == {}
 
 
@@ -445,7 +453,7 @@ class Redis:
 
     def set_versions(self, value: bytes) -> None:
         for key in self.keys(":h:"):
-            self.client.hset(key.replace(b":h:", b":a:"), b"\0\0\0\x10" + b"i" * 16, value)
+            self.client.hset(key.replace(b":h:", b":a:"), b"\0\0\0\x10" + b"\xff" * 16, value)
 
     def set_record(self, at: int, value: bytes) -> None:
         for key in self.keys(":r:"):
@@ -545,7 +553,7 @@ def test_whatever_is_in_the_keys_of_redis_the_backend_has_only_our_errors(server
         act()
         return foreign_answers(lambda: RedisBackend(server.url), server.streams)
 
-    assert found_in_turn((name, partial(job, act)) for name, act in share(server.jobs(), 29)) == {}
+    assert found_in_turn((name, partial(job, act)) for name, act in share(server.jobs(), 59)) == {}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
@@ -559,7 +567,7 @@ def test_whatever_is_in_the_keys_of_redis_the_store_has_only_our_errors(
             lambda: holdfast.open(server.url), tmp_path, asynchronous=asynchronous
         )
 
-    jobs = share(server.jobs(), 97, asynchronous)
+    jobs = share(server.jobs(), 197, asynchronous)
     assert found_in_turn((name, partial(job, act)) for name, act in jobs) == {}
 
 
@@ -595,9 +603,9 @@ def test_an_index_in_redis_that_is_out_of_order_is_an_error_and_no_circle(server
 
 
 def appended_to(
-    store: RedisBackend, stream: StreamKey, version: int, digest: bytes, life: bytes
+    store: RedisBackend, stream: StreamKey, version: int, digest: bytes, incarnation: bytes
 ) -> Append:
-    return Append(stream, version, digest, life, b"i" * 16, [(b"h" * 32, b"{}")], indexed=True)
+    return Append(stream, version, digest, incarnation, b"\xff" * 16, [(b"h" * 32, b"{}")])
 
 
 def test_an_id_in_redis_that_leads_nowhere_is_not_stored_a_second_time(server: Redis) -> None:

@@ -155,7 +155,7 @@ def test_whatever_a_record_is_only_our_errors_come_of_it(
         for stream, version in places(clear)
         for name, body in RAW.items()
     ]
-    in_turn(clear, share(jobs, 17, asynchronous), tmp_path, asynchronous)
+    in_turn(clear, share(jobs, 37, asynchronous), tmp_path, asynchronous)
 
 
 @BOTH_WAYS
@@ -167,7 +167,7 @@ def test_whatever_a_field_of_an_event_is_only_our_errors_come_of_it(
         body = clear._streams[stream].records[version - 1].body
         if body.startswith(b"{"):
             jobs += [(stream, version, name, changed) for name, changed in variants(body)]
-    in_turn(clear, share(jobs, 101, asynchronous), tmp_path, asynchronous)
+    in_turn(clear, share(jobs, 211, asynchronous), tmp_path, asynchronous)
 
 
 @BOTH_WAYS
@@ -177,7 +177,7 @@ def test_whatever_the_fields_of_a_head_are_only_our_errors_come_of_it(
     jobs = [
         (stream, 0, repr(fields)[:99], fields) for stream in clear._streams for fields in FIELDS
     ]
-    in_turn(clear, share(jobs, 29, asynchronous), tmp_path, asynchronous)
+    in_turn(clear, share(jobs, 59, asynchronous), tmp_path, asynchronous)
 
 
 @BOTH_WAYS
@@ -190,7 +190,7 @@ def test_in_an_encrypted_store_only_our_errors_come_of_what_is_planted(
     jobs += [
         (stream, 0, repr(fields)[:99], fields) for stream in sealed._streams for fields in FIELDS
     ]
-    in_turn(sealed, share(jobs, 61, asynchronous), tmp_path, asynchronous, KEY)
+    in_turn(sealed, share(jobs, 127, asynchronous), tmp_path, asynchronous, KEY)
 
 
 @BOTH_WAYS
@@ -204,7 +204,7 @@ def test_whatever_the_keys_of_a_store_are_only_our_errors_come_of_it(
                 (stream, 1, *variant)
                 for variant in variants(sealed._streams[stream].records[0].body)
             ]
-    in_turn(sealed, share(jobs, 199, asynchronous), tmp_path, asynchronous, KEY)
+    in_turn(sealed, share(jobs, 401, asynchronous), tmp_path, asynchronous, KEY)
 
 
 WRONG: list[Any] = [
@@ -225,14 +225,23 @@ WRONG: list[Any] = [
 ]
 
 
+PASSPHRASE = keys.passphrase("four words and more", n=1 << 14)
+
+
+@pytest.fixture(scope="module")
+def behind_a_passphrase() -> MemoryBackend:
+    backend = Lasting()
+    with holdfast.open(backend, key=PASSPHRASE) as store:
+        store.stream("s").append(("noted", 1))
+    return backend
+
+
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("fact", ["n", "r", "p", "salt", "how", "key", "check", "wrapped", "facts"])
 def test_whatever_a_ring_says_of_a_passphrase_costs_an_error_and_little_else(
-    fact: str, wrong: Any
+    behind_a_passphrase: MemoryBackend, fact: str, wrong: Any
 ) -> None:
-    backend, key = Lasting(), keys.passphrase("four words and more", n=1 << 14)
-    with holdfast.open(backend, key=key) as store:
-        store.stream("s").append(("noted", 1))
+    backend, key = cloned(behind_a_passphrase), PASSPHRASE
     ring = msgspec.json.decode(backend._streams[RING].records[0].body)
     by = ring["data"]["masters"][0]["by"]
     facts = by["facts"] if fact in by["facts"] else by
@@ -356,8 +365,8 @@ ROWS: list[tuple[str, str, str, str]] = [
         ]
     ),
     ("numbers", "last", "-5", "1"), ("numbers", "last", "9223372036854775807", "1"),
-    ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"),
-    ("graves", "incarnation", "x''", "1"),
+    ("numbers", "tombstones", "x''", "1"),
+    ("tombstones", "incarnation", "x''", "1"),
 ]  # fmt: skip
 
 UNTYPED: list[tuple[str, str, str, str]] = [
@@ -377,7 +386,7 @@ UNTYPED: list[tuple[str, str, str, str]] = [
             ("expires_at", "x'00'"), ("id", "stream"), ("stream", "'one'"), ("stream", "NULL"),
         ]
     ),
-    ("append_ids", "first", "'one'", "1"),
+    ("numbers", "last", "'one'", "1"), ("numbers", "tombstones", "7", "1"),
 ]  # fmt: skip
 """What no strict table holds: the table was another when it was put there."""
 
@@ -412,6 +421,7 @@ def planted(database: Path, place: Path, what: tuple[str, str, str, str], *, typ
             for sql, name in tables
         ]
         connection = _with_schema(connection, path, loose)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
     connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
     assert connection.execute("SELECT changes()").fetchone()[0], "it was planted"
     if not typed:
@@ -475,10 +485,13 @@ COMMANDS = [
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "deep data", "a time of no calendar", "a time before all", "not UTF-8", "pickle", "yaml",
-        "a huge number", "a NUL in a text", "a blob of all memory", "template",
-    ],
+    share(
+        [
+            "deep data", "a time of no calendar", "a time before all", "not UTF-8", "pickle",
+            "yaml", "a huge number", "a NUL in a text", "a blob of all memory", "template",
+        ],
+        2,
+    ),
 )  # fmt: skip
 def test_a_command_ends_with_a_line_and_not_with_a_trace(
     clear: MemoryBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -551,7 +564,7 @@ def summed(line: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("number", "asynchronous"), both_ways(list(range(len(LINES))), 3), ids=named
+    ("number", "asynchronous"), both_ways(list(range(len(LINES))), 7), ids=named
 )
 def test_whatever_a_line_says_only_our_errors_come_of_it(
     folder: Path, tmp_path: Path, number: int, asynchronous: bool
@@ -671,15 +684,13 @@ def test_a_line_that_could_not_be_read_again_is_not_written(
         assert [event.data[0] for event in stream.read()] == ["x", "y"]
 
 
-def test_a_subject_that_is_said_to_be_in_a_life_that_is_none_is_an_error(
-    sealed: MemoryBackend,
-) -> None:
+def test_a_subject_in_an_incarnation_that_is_not_valid_is_an_error(sealed: MemoryBackend) -> None:
     from holdfast.log import operations as ops
-    from holdfast.log.events import NewEvent
-    from holdfast.log.operations.stream_ops import append_events, new_append_context
+    from holdfast.log.events import NewEvent, new_append_context
+    from holdfast.log.operations.stream_ops import append_events
 
     with holdfast.open(cloned(sealed), key=KEY) as store:
-        event = NewEvent("subject.used", b'{"kind":"conversation","id":"about","life":"no life"}')
+        event = NewEvent("subject.used", b'{"kind":"conversation","id":"about","incarnation":"no"}')
         ops.run(
             store._log,
             append_events(

@@ -31,6 +31,7 @@ from ..backends.retrying import RetryingBackend
 from ..conversations.json_files import write_atomically
 from ..errors import AlreadyExists, AnchorRefused, CorruptRecord, MissingExtra, Unavailable
 from ..log.ids import KINDS, SYSTEM_TENANT
+from ..log.tenants import list_scopes
 from .copy.reader import THREADS, map_ahead, slice_items
 
 SignatureKind = Literal["unsigned", "hmac-sha256", "ed25519"]
@@ -52,7 +53,7 @@ class AnchorEntry(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
     version: int
     hash: str
 
@@ -93,22 +94,9 @@ def order_key(stream: StreamKey) -> tuple[bool, str, str, str]:
     return (stream.tenant != SYSTEM_TENANT, *stream)
 
 
-def list_scope(store: RetryingBackend, tenant: str | None) -> Iterator[tuple[str, str]]:
-    """Yield tenants and kinds in order. A single tenant's own record is not in it."""
-    tenants = [tenant] if tenant is not None else [SYSTEM_TENANT, *list_all_tenants(store)]
-    for name in tenants:
-        for kind in sorted(KINDS):
-            yield name, kind
-
-
 def tenant_stream(tenant: str) -> StreamKey:
     """Return the key of the stream that registers a tenant."""
     return StreamKey(SYSTEM_TENANT, "tenant", tenant)
-
-
-def list_all_tenants(store: RetryingBackend) -> list[str]:
-    listed = [head.stream.id for head in store.list_heads(SYSTEM_TENANT, "tenant")]
-    return sorted({*listed, *(stream.id for stream in store.list_damaged(SYSTEM_TENANT, "tenant"))})
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -122,14 +110,13 @@ def write_anchor(
     *,
     overwrite: bool,
 ) -> Anchor:
-    """Write the current head of every stream. Each is as it was when its line was written."""
+    """Write the head of every stream, each as of the moment when its line is written."""
     writer = _AnchorWriter(store, tenant, None if key is None else load_signer(key))
     if isinstance(to, str | os.PathLike):
         path = os.fspath(to)
         if not overwrite and os.path.exists(path):
             raise AlreadyExists(
                 f"{path} already exists; choose another path, or replace it with overwrite=True"
-                " or --overwrite"
             )
         try:
             write_atomically(path, writer.write_lines())
@@ -189,7 +176,7 @@ def _read_entries(
 ) -> Iterator[AnchorEntry]:
     if tenant is not None:
         yield from _read_exact(store, [tenant_stream(tenant)])
-    for name, kind in list_scope(store, tenant):
+    for name, kind in list_scopes(store, tenant):
         if kind not in ANCHORED_KINDS:
             continue
         for stream in store.list_damaged(name, kind):
@@ -211,7 +198,7 @@ def new_entry(head: Head) -> AnchorEntry:
 
 
 def _signed_message(signed: str, count: int, digest: bytes) -> bytes:
-    """Return the bytes to sign: parts of a fixed length, or first and ended by a line end."""
+    """Return the bytes to sign. Line ends and fixed lengths make the parts unambiguous."""
     return f"{FORMAT}\n{signed}\n".encode() + count.to_bytes(8, "big") + digest
 
 

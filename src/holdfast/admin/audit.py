@@ -38,9 +38,9 @@ _HIDDEN_EVENTS: Final = ("task.renewed", "turn.renewed")
 class AuditEntry(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
     """An event at a `version` of the stream, or of the tenant's audit stream (`source`).
 
-    `by` is the person or application named by `holdfast.correlate(actor=…)` or by an answer, and
-    `owner` the process that had the task's lease. `details` are facts without content; `data` is
-    the content, if it was requested.
+    `by` is the person or application named by `holdfast.correlate(actor=…)`, an answer or a
+    resolution, and `owner` the process that had the task's lease. `details` are facts without
+    content; `data` is the content, if it was requested.
     """
 
     source: Literal["stream", "audit"] = "stream"
@@ -75,7 +75,7 @@ class Audit(msgspec.Struct, frozen=True):
         return self.text()
 
     def text(self) -> str:
-        """Return a table: time, what, who, correlation id, details. Lease renewals are left out."""
+        """Return the entries as a table, one per line. Lease renewals are left out."""
         rows: list[tuple[str, ...]] = [
             ("time (UTC)", "version", "what", "who", "correlation", "details")
         ]
@@ -90,7 +90,7 @@ class Audit(msgspec.Struct, frozen=True):
         )
 
     def csv(self) -> str:
-        """Return CSV for a spreadsheet: a line of names, then one line per entry."""
+        """Return CSV for a spreadsheet: a line of column names, then one line per entry."""
         columns = (*COLUMNS, "data") if self.content else COLUMNS
         to = io.StringIO()
         writer = csv.writer(to, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
@@ -101,7 +101,7 @@ class Audit(msgspec.Struct, frozen=True):
         return to.getvalue()
 
     def _fields(self, entry: AuditEntry) -> dict[str, Any]:
-        fields = msgspec.to_builtins(entry)
+        fields = {**msgspec.to_builtins(entry), "at": entry.at.isoformat()}
         if not self.content:
             del fields["data"]
         return {name: value for name, value in fields.items() if value not in (None, {})} | {
@@ -171,7 +171,7 @@ def _read_own_entries(key: StreamKey, content: bool) -> Operation[list[AuditEntr
     return entries
 
 
-_REMOVAL_FIELDS: Final = {"version": "version", "life": "incarnation", "reason": "reason"}
+_REMOVAL_FIELDS: Final = {"version": "version", "incarnation": "incarnation", "reason": "reason"}
 """The fields of a deletion: stored name and displayed name."""
 
 
@@ -206,7 +206,7 @@ def _read_removals(
                 data if content else None,
                 "audit",
             )
-            (after if data.get("life") == incarnation else before).append(entry)
+            (after if data.get("incarnation") == incarnation else before).append(entry)
     return before, after
 
 
@@ -247,7 +247,7 @@ def _escape_invisible(text: str) -> str:
 
 
 def _format_cell(value: Any) -> str:
-    """Return a cell that no spreadsheet takes for a formula."""
+    """Return a cell that no spreadsheet treats as a formula."""
     if value is None:
         return ""
     text = _escape_invisible(value if isinstance(value, str) else _to_json(value))

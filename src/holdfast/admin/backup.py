@@ -1,4 +1,4 @@
-"""Online backups by the database itself, if it can make one while other processes write."""
+"""Online backups, made by the database itself while other processes write."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SupportsBackup(Protocol):
 def backup(src: StorePlace, path: str | os.PathLike[str], *, overwrite: bool = False) -> int:
     """Write a snapshot of an SQLite store to a file, and return its size in bytes.
 
-    Other processes may write meanwhile. The file is a store: open it, or put it in the place of the
-    lost one. It is checked, and written atomically. Raises `AlreadyExists` if `path` exists, unless
+    Other processes may keep writing. The file is a store: open it, or replace a lost store with it.
+    It is checked, and written atomically. Raises `AlreadyExists` if `path` exists, unless
     `overwrite=True`. For other backends use `holdfast.copy(src, "backup.db")`. From async code:
     `await asyncio.to_thread(holdfast.backup, …)`.
     """
     target = check_path(
-        os.fspath(path), "a backup is written to a file; `holdfast copy` writes to any store"
+        os.fspath(path), "a backup must go to a file; `holdfast copy` writes to any store"
     )
     with ExitStack() as stack:
         backend = open_place(src, stack, create=False)

@@ -1,4 +1,4 @@
-"""Encrypt an unencrypted store, or decrypt an encrypted one, to another place, record by record.
+"""Copy a store to another place and encrypt or decrypt it, record by record.
 
 Versions, incarnations and append ids stay; bytes and hashes are new. The heads at the destination
 show the progress: if the process dies, the same call resumes. Every stream is then read on both
@@ -27,11 +27,12 @@ from ..log import chain
 from ..log import operations as ops
 from ..log.codec import Undecodable
 from ..log.events import decode_plain_envelope
-from ..log.ids import KINDS, SYSTEM_TENANT
+from ..log.ids import KINDS
 from ..log.log import Log
 from ..log.operations.blobs import delete_blobs, is_file_id
 from ..log.operations.stream_ops import audit_key
 from ..log.operations.subjects import list_uses, subject_stream
+from ..log.tenants import list_tenants
 from .copy.copy import StorePlace, open_place
 from .erasure import SUBJECT_ERASED
 from .verify.deletions import DELETED
@@ -115,8 +116,8 @@ class _Conversion:
         self._streams = self._records = self._skipped = self._erased = 0
 
     def run(self) -> ConvertResult:
-        source = RetryingBackend(self._source.backend)
-        for tenant in [head.stream.id for head in source.list_heads(SYSTEM_TENANT, "tenant")]:
+        source = RetryingBackend(self._source.backend, self._source.timeout)
+        for tenant in list_tenants(source):
             self._target.register_tenant(tenant)
             delete_removed(self._source, self._target, tenant)
             for kind in KINDS:
@@ -186,7 +187,9 @@ class _Conversion:
     ) -> Iterator[Sequence[Record]]:
         """Yield the decrypted records of a stream up to a version."""
         while after < upto:
-            page = [record for record in log.read_records(stream, after) if record.version <= upto]
+            page = [
+                record for record in log.reader.read_page(stream, after) if record.version <= upto
+            ]
             if not page:
                 raise CorruptRecord(str(stream), version=after + 1, what="the record is missing")
             yield page
@@ -209,36 +212,23 @@ class _Conversion:
         bodies: Sequence[bytes] = [record.body for record in group]
         fields = None
         if group[-1].version == head.version:
-            fields = (
-                head.fields
-                if self._source.cipher is None
-                else self._source.cipher.decrypt_head(head).fields
-            )
+            fields = self._source.reader.decode_head(head).fields
         cipher, writer = self._target.cipher, None
         if cipher is not None:
             writer = cipher.make_writer(name, head.incarnation, new=first == 1)
-            if writer is not None:
-                if writer.key_append is not None:
-                    store_append(self._target.backend, writer.key_append)
-                    writer = cipher.make_writer(name, head.incarnation, new=False)
-                    assert writer is not None
-                fields = cipher.encrypt_fields(name, head.incarnation, fields)
+            if writer is not None and writer.key_append is not None:
+                store_append(self._target.backend, writer.key_append)
+                writer = cipher.make_writer(name, head.incarnation, new=False)
+                assert writer is not None
         seed, before = chain.seed(name, head.incarnation), previous or chain.GENESIS
+        if fields is not None:
+            fields = self._target.reader.encode_fields(name, head.incarnation, fields)
         if writer is None:
-            links = chain.extend(seed, before, first - 1, bodies)
+            links = chain.extend(seed, before, first - 1, append_id, bodies)
         else:
             keys = [self._subject_key(name, body) for body in bodies]
             links = writer.encrypt(seed, before, first - 1, append_id, bodies, keys)
-        append = Append(
-            name,
-            first - 1,
-            previous,
-            head.incarnation,
-            append_id,
-            links,
-            name.kind != "blob",
-            fields,
-        )
+        append = Append(name, first - 1, previous, head.incarnation, append_id, links, fields)
         self._send(append)
         self._records += len(group)
         return links[-1][0]
@@ -304,7 +294,7 @@ class _AuditedRemoval(msgspec.Struct, frozen=True):
 
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
     version: int
 
 
@@ -331,8 +321,8 @@ def delete_removed(source: Log, target: Log, tenant: str) -> None:
         kept = kept or space
     if kept is not None:
         raise AlreadyExists(
-            f"{kept} has memories at the destination that were erased at the source since, with"
-            " their subject; delete the destination, and start with an empty one"
+            f"{kept} has memories at the destination whose subject was erased at the source;"
+            " delete the destination, and start with an empty one"
         )
 
 

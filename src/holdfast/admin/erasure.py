@@ -3,8 +3,8 @@
 For each stream, in this order, so that a call that dies in between can be repeated:
 
     1  Record it in the audit stream.
-    2  Mark the key as erased: from now on, reads of the key learn why it is missing.
-    3  Append the last record of the stream: other writers get a conflict, reread, and are refused.
+    2  Mark the key as erased: from now on, a reader of the key learns why it is missing.
+    3  Append the last record of the stream: other writers get a conflict, reread, and are rejected.
     4  Delete the key, from memory and from the store; then blobs and index entries.
 
 The records stay, as ciphertext that cannot be decrypted: the chain still verifies. Forks are erased
@@ -26,12 +26,13 @@ from ..encryption.data_keys import TENANT_KEY, data_key_name, subject_key_name
 from ..encryption.detect import scrub
 from ..errors import Conflict, DataProblem, Erased, NotEncrypted, NotFound
 from ..log import operations as ops
-from ..log.events import NewEvent, encode_envelopes
+from ..log.context import act_as
+from ..log.events import NewEvent, encode_envelopes, new_append_context
 from ..log.ids import check_id
 from ..log.operations import Operation
 from ..log.operations.blobs import delete_blobs
 from ..log.operations.forks import ForkAncestor, ForkTaken, convert_data, is_fork_of
-from ..log.operations.stream_ops import append_audit_event, append_events, new_append_context
+from ..log.operations.stream_ops import append_audit_event, append_events
 from ..log.operations.subjects import list_uses, subject_stream
 
 if TYPE_CHECKING:
@@ -55,9 +56,21 @@ class Erasable(Protocol):
 
 
 def erase(
+    log: Log,
+    tenant: str,
+    what: Erasable | None,
+    subject: str | None,
+    reason: str,
+    by: str | None = None,
+) -> EraseResult:
+    """Erase one stream, or everything about a subject. `by` is who does it."""
+    with act_as(by):
+        return _erase(log, tenant, what, subject, reason)
+
+
+def _erase(
     log: Log, tenant: str, what: Erasable | None, subject: str | None, reason: str
 ) -> EraseResult:
-    """Erase one stream, or everything about a subject."""
     if (what is None) == (subject is None):
         raise TypeError(
             "erase() takes either the thing to erase, like store.conversation(id), or subject=…"
@@ -72,9 +85,9 @@ def erase(
 
 
 def erase_stream(log: Log, key: StreamKey, reason: str) -> EraseResult:
-    """Erase one stream and its forks. Finish what an interrupted call has left."""
+    """Erase one stream and its forks. Also finishes an interrupted call."""
     cipher = _require_cipher(log)
-    head = ops.run(log, ops.head(key))
+    head = ops.run(log, ops.head(key, damaged=True))
     if head is None:
         raise NotFound(f"there is no {key}; it may have been deleted")
     found = EraseResult([], [])
@@ -88,7 +101,7 @@ def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> EraseResu
     cipher = _require_cipher(log)
     stream = subject_stream(tenant, subject)
     found = EraseResult([], [])
-    while (head := ops.run(log, ops.head(stream))) is not None:
+    while (head := ops.run(log, ops.head(stream, damaged=True))) is not None:
         spaces = []
         for use in ops.run(log, list_uses(head)):
             key = StreamKey(tenant, use.kind, use.id)
@@ -122,7 +135,7 @@ def _erase_use(
     log: Log, cipher: Cipher, key: StreamKey, incarnation: bytes, reason: str, found: EraseResult
 ) -> None:
     """Erase an incarnation of a subject's stream, even if it has not started or is gone."""
-    head = ops.run(log, ops.head(key))
+    head = ops.run(log, ops.head(key, damaged=True))
     if head is not None and head.incarnation == incarnation:
         _erase_with_forks(log, cipher, head, reason, found)
     else:
@@ -165,7 +178,7 @@ def _list_forks(log: Log, head: Head) -> list[Head]:
             )
     except DataProblem:
         pass  # erased before, after its forks; or damaged, and erased anyway
-    children = (ops.run(log, ops.head(key._replace(id=name))) for name in names)
+    children = (ops.run(log, ops.head(key._replace(id=name), damaged=True)) for name in names)
     return [child for child in children if child is not None and _is_fork(log, child, head)]
 
 
@@ -209,7 +222,7 @@ def _erase_incarnation(
 
 def _delete_unstarted(log: Log, key: StreamKey) -> None:
     """Delete a stream that has only its last record. A deleted incarnation cannot be started."""
-    head = ops.run(log, ops.head(key))
+    head = ops.run(log, ops.head(key, damaged=True))
     if head is not None and head.version == 1:
         ops.run(log, ops.delete(key, expected=head))
 
@@ -236,11 +249,12 @@ def _forget_memories(log: Log, spaces: Sequence[StreamKey], subject: str) -> Dat
     problem = None
     for space in spaces:
         try:
-            if ops.run(log, ops.head(space)) is not None:  # do not start a deleted one again
+            # Without this check, the append would recreate a deleted namespace.
+            if ops.run(log, ops.head(space, damaged=True)) is not None:
                 _force_conflicts(log, space)
                 _forget_subject(log, space, subject)
         except Erased:
-            pass  # the whole namespace, before
+            pass  # the whole namespace was erased before
         except DataProblem as error:
             problem = error
     return problem

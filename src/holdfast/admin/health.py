@@ -8,12 +8,13 @@ from typing import Final
 
 import msgspec
 
-from ..backends import Description
+from ..backends import CacheSize, Description
 from ..backends.clock import to_datetime
 from ..encryption.detect import KEYRING_STREAM
 from ..log import operations as ops
 from ..log.ids import COUNTED_KINDS
 from ..log.operations import Operation
+from ..log.reprs import html_table
 
 MAX_COUNTED_STREAMS: Final = 10_000
 
@@ -29,7 +30,8 @@ class LeaseInfo(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """Location, backend, durability, encryption and size of a store. `streams` counts by kind.
 
-    Counting stops at 10,000 streams of a kind; `counted_all` is then False.
+    Counting stops at 10,000 streams of a kind; `counted_all` is then False. `caches` are what this
+    process keeps in memory; none of them grows beyond its limit.
     """
 
     location: str
@@ -43,6 +45,19 @@ class Health(msgspec.Struct, frozen=True):
     counted_all: bool
     oldest_lease: LeaseInfo | None
     warnings: Sequence[str]
+    caches: Mapping[str, CacheSize]
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            ("backend", f"{self.engine} {self.engine_version}"),
+            ("durability", self.durability),
+            ("encrypted", "yes" if self.encrypted else "no"),
+            ("tenant", self.tenant),
+            *((f"{kind} streams", f"{count:,}") for kind, count in self.streams.items()),
+            *((f"{name} bytes", f"{size:,}") for name, size in self.sizes.items()),
+            *(("warning", warning) for warning in self.warnings),
+        ]
+        return html_table(f"Store {self.location}", rows)
 
 
 def read_health(description: Description, tenant: str) -> Operation[Health]:
@@ -64,6 +79,7 @@ def read_health(description: Description, tenant: str) -> Operation[Health]:
         counted_all=all(count < MAX_COUNTED_STREAMS for count in counts.values()),
         oldest_lease=(yield from _find_oldest_lease(tenant)),
         warnings=description.warnings,
+        caches=description.caches,
     )
 
 

@@ -1,4 +1,4 @@
-"""Purge expired tasks and conversations with their blobs: `store.sweep()`.
+"""Purge expired tasks, conversations, state documents and streams with their blobs.
 
 Each stream is purged in the same order: record it in the audit stream, retire the id, delete the
 stream, delete its blobs. If the process dies, the next sweep finishes the work.
@@ -17,21 +17,19 @@ from ..backends import Cursor, Head, HeadSummary, StreamKey
 from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, DataProblem
 from ..log import operations as ops
-from ..log.events import AppendContext
+from ..log.events import AppendContext, new_append_context
 from ..log.log import Log
 from ..log.operations import Operation, retired_ids
 from ..log.operations.blobs import blob_prefix
 from ..log.operations.forks import list_forks
-from ..log.operations.stream_ops import (
-    append_audit_event,
-    list_recent_deletions,
-    new_append_context,
-)
+from ..log.operations.stream_ops import append_audit_event, list_recent_deletions
 from ..log.validation import check_int, check_seconds
-from .purge_quota import SweepQuota
+from .purge_quota import MIN_QUOTA, SweepQuota
 
-SWEPT_KINDS: Final = ("task", "conversation")
+SWEPT_KINDS: Final = ("task", "conversation", "state", "stream")
 """The kinds of streams to purge, with their blobs."""
+FORKED_KINDS: Final = ("task", "conversation")
+"""The kinds of streams that can have forks."""
 
 PAGE_STREAMS: Final = 100
 MAX_COUNTED: Final = 1000
@@ -67,8 +65,8 @@ class SweepResult(msgspec.Struct, frozen=True):
     """The result of a sweep; with `dry_run`, what it would do.
 
     `held_back` is the number of expired streams left for another sweep (counting stops at 1,000):
-    because of `limit`, or, if `capped`, because more than half of the store would have been purged
-    within 24 hours.
+    because of `limit`, or, if `capped`, because more than 100 streams and more than half of the
+    store would have been purged within 24 hours.
     """
 
     deleted: list[SweptStream]
@@ -81,9 +79,8 @@ class SweepResult(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         found = self.would_delete if self.dry_run else self.deleted
         kinds = Counter(stream.kind for stream in found)
-        what = " and ".join(
-            _format_count(kinds[kind], f"expired {kind}") for kind in SWEPT_KINDS if kinds[kind]
-        )
+        counts = [_format_count(kinds[kind], kind) for kind in SWEPT_KINDS if kinds[kind]]
+        what = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:])))
         parts = [f"{'would delete' if self.dry_run else 'deleted'} {what or 'nothing'}"]
         reasons = Counter(stream.why for stream in self.spared)
         parts += [f"spared {count} {_SPARE_TEXTS[why]}" for why, count in sorted(reasons.items())]
@@ -91,8 +88,8 @@ class SweepResult(msgspec.Struct, frozen=True):
             more = f"{self.held_back}{' or more' if self.held_back >= MAX_COUNTED else ''}"
             if self.capped:
                 parts.append(
-                    f"held back {more}, because sweeps purge at most half of a store within"
-                    " 24 hours: check the clock, then pass force=True"
+                    f"held back {more}, because sweeps purge at most {MIN_QUOTA} streams or half of"
+                    " a store within 24 hours: check the clock, then pass force=True"
                 )
             else:
                 parts.append(f"left {more} for the next sweep")
@@ -106,25 +103,40 @@ _SPARE_TEXTS: Final = {
 }
 
 
-def _format_count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _format_count(number: int, kind: str) -> str:
+    what = "state document" if kind == "state" else kind
+    return f"{number} expired {what}{'' if number == 1 else 's'}"
 
 
 def sweep(
-    log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
+    log: Log,
+    tenant: str,
+    *,
+    dry_run: bool,
+    limit: int,
+    grace: float | timedelta,
+    force: bool,
+    by: str | None,
 ) -> SweepResult:
     """Purge expired streams, page by page."""
-    run = SweepRun(tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+    run = SweepRun(tenant, dry_run=dry_run, limit=limit, grace=grace, force=force, by=by)
     while ops.run(log, run.sweep_page()):
         pass
     return run.finish()
 
 
 async def sweep_async(
-    log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
+    log: Log,
+    tenant: str,
+    *,
+    dry_run: bool,
+    limit: int,
+    grace: float | timedelta,
+    force: bool,
+    by: str | None,
 ) -> SweepResult:
     """`sweep`, awaited."""
-    run = SweepRun(tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+    run = SweepRun(tenant, dry_run=dry_run, limit=limit, grace=grace, force=force, by=by)
     while await ops.run_async(log, run.sweep_page()):
         pass
     return run.finish()
@@ -134,9 +146,16 @@ class SweepRun:
     """The state of a running sweep: its position, results and remaining quota."""
 
     def __init__(
-        self, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
+        self,
+        tenant: str,
+        *,
+        dry_run: bool,
+        limit: int,
+        grace: float | timedelta,
+        force: bool,
+        by: str | None,
     ) -> None:
-        self._tenant, self._stamp, self._dry_run = tenant, new_append_context(), dry_run
+        self._tenant, self._stamp, self._dry_run = tenant, new_append_context(by), dry_run
         self._limit, self._grace = check_int(limit, "limit"), check_seconds(grace, "grace")
         self._quota = None if force else SweepQuota(tenant, SWEPT_KINDS)
         # In turn, so that many streams of one kind do not starve the other.
@@ -224,6 +243,8 @@ class SweepRun:
     def _find_spare_reason(self, head: Head) -> Operation[SpareReason | None]:
         if head.fields.owner is not None and (head.fields.due_at or 0.0) > head.now:
             return "held"
+        if head.stream.kind not in FORKED_KINDS:
+            return None
         try:
             return "forked" if (yield from list_forks(head, self._gone)) else None
         except DataProblem:
@@ -253,7 +274,8 @@ class SweepRun:
     def _handle_lost_race(self, head: Head) -> Operation[None]:
         """Leave a stream to the process that changed or deleted it.
 
-        If that process deleted it to free the id, the id was retired too late: free it.
+        If that process deleted the stream to free its id, this sweep retired the id too late. Then
+        free it again.
         """
         key = head.stream
         if (yield from ops.head(key)) is not None:

@@ -13,16 +13,20 @@ from ..log.operations import Operation
 from ..log.operations.stream_ops import audit_key, decode_deletion
 
 DAY_SECONDS: Final = 24 * 3600.0
+MIN_QUOTA: Final = 100
+"""This many streams may be purged within 24 hours, however small the store is. By the rule of half
+alone, the last stream of a store could never be purged."""
 QUOTA_PAGE_ENTRIES: Final = 500
 MAX_OLD_ENTRIES: Final = 1000
-"""Stop reading back after this many entries in a row of another day; clocks may have jumped."""
+"""Stop reading back after this many old entries in a row. Fewer may be due to a clock that jumped.
+"""
 
 StreamIncarnation = tuple[str, str, str]
 """Kind, id and incarnation of a stream."""
 
 
 class SweepQuota:
-    """Counts what was purged of a tenant's store within 24 hours, to decide on the next stream."""
+    """Counts the streams of a tenant purged within 24 hours, to decide about the next one."""
 
     def __init__(self, tenant: str, kinds: Iterable[str]) -> None:
         self._tenant, self._kinds = tenant, frozenset(kinds)
@@ -55,7 +59,8 @@ class SweepQuota:
 
     def _has_room(self) -> bool:
         recent = len(self._recent)
-        return recent + 1 <= (self._counted - len(self._counted_purged) + recent) // 2
+        half = (self._counted - len(self._counted_purged) + recent) // 2
+        return recent + 1 <= max(MIN_QUOTA, half)
 
     def _add(self, incarnation: StreamIncarnation) -> None:
         self._recent.add(incarnation)
@@ -110,7 +115,7 @@ class SweepQuota:
         self._audit_version = upto
 
     def _add_entry(self, stored: StoredEvent, now: float) -> bool:
-        """Count an entry of the audit stream. Return whether it is of the last 24 hours."""
+        """Count an entry of the audit stream. Return whether it is from the last 24 hours."""
         deletion = decode_deletion(stored)
         at = deletion.at if deletion else None
         if abs(now - (stored.envelope.at if at is None else at)) >= DAY_SECONDS:

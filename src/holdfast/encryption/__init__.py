@@ -8,6 +8,7 @@ There are three kinds of keys, each protected by the one before it:
   keys;
 - a **data key** per stream, and per subject of memories (`data_keys`), encrypts records (`cipher`).
 
-So a new key for the store re-wraps data keys and rewrites no record (`rotation`). Destroying a data
-key makes all records under it unreadable, in every copy and backup (`holdfast.admin.erasure`).
+So rotating your key re-wraps the data keys and rewrites no record (`rotation`). Destroying a data
+key makes all records under it unreadable, in every copy that has no copy of the key
+(`holdfast.admin.erasure`).
 """

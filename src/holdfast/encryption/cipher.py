@@ -1,24 +1,24 @@
 """The cipher: encrypts appended records and decrypts records that are read.
 
-An encrypted record names its key and is bound to its position. Tenant, kind, id, incarnation,
-version, append id, name of the key and the hash of the record before it are associated data. So a
-record cannot be moved, replayed, swapped or taken from another stream, even by an attacker who
+An encrypted record names its key and is bound to its position: tenant, kind, id, incarnation,
+version, append id, the name of the key, and the hash of the record before it are associated data.
+So a record cannot be moved, replayed, swapped or taken from another stream, even by an attacker who
 recomputes the hash chain. If a stream has two histories, because a backup was restored or a copy
 was used, a reader gets one of them, never a mixture.
 
     1 | length of name | name of the key ("": the stream's own) | nonce | ciphertext and tag | proof
 
-A memory about a subject needs two keys, that of the subject and that of its stream, and each can be
-destroyed alone. Only such a record has a proof by the tenant's key: when one of its keys is
-destroyed, nothing else distinguishes it from forged bytes.
+A memory about a subject needs two keys, the subject's and the stream's, and each can be destroyed
+on its own. Only such a record has a proof, made with the tenant's key: once one of its keys is
+destroyed, nothing else distinguishes the record from forged bytes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hmac import compare_digest
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +26,6 @@ from ..backends import (
     Append,
     AppendResult,
     Backend,
-    Head,
     HeadFields,
     HeadSummary,
     Record,
@@ -36,6 +35,8 @@ from ..backends import (
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
 from ..log.chain import link
+from ..log.head_fields import ALTERED, NO_FIELDS, pack_fields, pack_label, unpack_label
+from ..log.operations.blobs import blob_prefix
 from .data_keys import (
     PLAINTEXT_KINDS,
     PROOF_BYTES,
@@ -52,17 +53,12 @@ ENCRYPTED_MARKER: Final = 1
 """The first byte of an encrypted record; no unencrypted record starts with it."""
 STREAM_ERASED: Final = "stream.erased"
 """The type of the last event of an erased stream."""
-BAD_LABEL: Final = b"\xff"
-"""Replaces a label that cannot be decrypted; no real label has this value."""
 _LABEL: Final = b"holdfast label 1"
 _RECORD: Final = b"holdfast record 1"
 _DIGEST_CHARS: Final = 64
 _ALTERED: Final = "it was altered, moved, or encrypted with another key"
 _BAD_KEY_NAME: Final = "the name of its key is not valid"
 _BLOB_MARK: Final = "~"
-
-
-L = TypeVar("L", bound=HeadSummary)
 
 
 class EncryptingWriter:
@@ -82,7 +78,7 @@ class EncryptingWriter:
         self.stream_data = _stream_data(stream, incarnation, b"")
         self._others: dict[str, DataKey] = {}
         self.key_append = key_append
-        """The append that stores the key; None if it is stored."""
+        """The append that stores the key; None once it is stored."""
 
     def encrypt(
         self,
@@ -106,7 +102,7 @@ class EncryptingWriter:
                 encrypted = self._encrypt_with(names[index], nonce, record_data, body)
             else:
                 encrypted = b"\1\0" + nonce + encrypt(nonce, body, stream_data + record_data)
-            previous = link(seed, previous, version, encrypted)
+            previous = link(seed, previous, version, append_id, encrypted)
             links.append((previous, encrypted))
         return links
 
@@ -122,7 +118,7 @@ class EncryptingWriter:
                 raise Erased(f"the data about this subject in {self.stream}") from None
             if name != TENANT_KEY and self.key is not None:
                 key = self.key.join(key)
-            self._others[name] = key  # last: a second call must raise `Erased` again
+            self._others[name] = key  # only now: a second call must raise `Erased` again
         raw = name.encode()
         about = _stream_data(self.stream, self.incarnation, raw) + record_data
         encrypted = bytes(key.aes.encrypt(nonce, body, about))
@@ -147,9 +143,10 @@ class Cipher:
     def make_writer(
         self, stream: StreamKey, incarnation: bytes, *, new: bool
     ) -> EncryptingWriter | None:
-        """Return a writer for a stream; None if it is unencrypted. `new`: it does not exist yet.
+        """Return a writer for a stream; None for a kind that isn't encrypted.
 
-        This loads the key again: a conflict that the caller had may have been an erasure.
+        `new` means that the stream does not exist yet. The key is loaded again, because the caller
+        may have had a conflict with an erasure.
         """
         if stream.kind in PLAINTEXT_KINDS:
             return None
@@ -172,7 +169,7 @@ class Cipher:
         return EncryptingWriter(self, stream, incarnation, key, key_append)
 
     def is_erasure(self, names: Sequence[str]) -> bool:
-        """Return whether these are the keys of the last record of an erased stream."""
+        """Return whether an append with these key names marks its stream as erased."""
         return TENANT_KEY in names
 
     def make_erasure_writer(self, stream: StreamKey, incarnation: bytes) -> EncryptingWriter:
@@ -182,7 +179,7 @@ class Cipher:
     def accept_key(
         self, writer: EncryptingWriter, answer: AppendResult | VersionMismatch | Exception
     ) -> bool:
-        """Handle the answer to storing a writer's new key. Return whether the key can be used."""
+        """Handle the backend's answer to storing a new key. Return whether the key can be used."""
         if not isinstance(answer, AppendResult) or writer.key is None:
             return False
         self.keys.cache(
@@ -192,17 +189,12 @@ class Cipher:
         return True
 
     def encrypt_fields(
-        self, stream: StreamKey, incarnation: bytes, fields: HeadFields | None
-    ) -> HeadFields | None:
-        """Return a head's fields with the label encrypted."""
-        if fields is None or fields.label is None or stream.kind in PLAINTEXT_KINDS:
-            return fields
+        self, stream: StreamKey, incarnation: bytes, fields: HeadFields
+    ) -> HeadFields:
+        """Return a head's fields with the label encrypted and bound to the other fields."""
         nonce, about = os.urandom(NONCE_BYTES), _label_data(stream, incarnation)
-        encrypted: bytes = (
-            self.keys.tenant_key(stream.tenant)
-            .derive_label_key(about)
-            .encrypt(nonce, fields.label, about)
-        )
+        key = self.keys.tenant_key(stream.tenant).derive_label_key(about)
+        encrypted: bytes = key.encrypt(nonce, pack_label(fields.label), about + pack_fields(fields))
         return msgspec.structs.replace(fields, label=bytes((ENCRYPTED_MARKER,)) + nonce + encrypted)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -214,7 +206,10 @@ class Cipher:
     def decrypt(
         self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes
     ) -> bytes:
-        """Return the body of a record as it was appended. `previous` is the hash before it."""
+        """Return the body of a record as it was appended.
+
+        `previous` is the hash of the record before it.
+        """
         if stream.kind in PLAINTEXT_KINDS:
             return record.body
         body = record.body
@@ -273,6 +268,15 @@ class Cipher:
         ):
             self.keys.destroy(stream.tenant, data_key_name(stream, incarnation))
 
+    def delete_all_keys(self, stream: StreamKey) -> None:
+        """Destroy the keys of all incarnations of a deleted stream."""
+        if (
+            stream.kind not in PLAINTEXT_KINDS
+            and stream.kind not in TENANT_KEY_KINDS
+            and stream.kind != "blob"
+        ):
+            self.keys.destroy_all(stream.tenant, blob_prefix(stream, "")[:-1])
+
     def is_erasure_record(self, stream: StreamKey, body: bytes) -> bool:
         """Return whether an authentic record marks its stream as erased."""
         if stream.kind in TENANT_KEY_KINDS or stream.kind in PLAINTEXT_KINDS:
@@ -283,37 +287,29 @@ class Cipher:
         """Return whether a record is encrypted with a subject's key."""
         return body[2 : 2 + body[1]].startswith(SUBJECT_PREFIX)
 
-    def decrypt_head(self, head: L) -> L:
-        """Return a head with its label decrypted, or `BAD_LABEL` if that fails."""
-        label = head.fields.label
-        if label is None or head.stream.kind in PLAINTEXT_KINDS:
-            return head
+    def decrypt_fields(self, head: HeadSummary) -> HeadFields:
+        """Return the fields of a stored, encrypted head.
+
+        Raise `TamperDetected` if any of them was altered, or written without the key.
+        """
+        if head.fields == NO_FIELDS:
+            return NO_FIELDS
+        label = head.fields.label or b""
         if len(label) < 1 + NONCE_BYTES + TAG_BYTES or label[0] != ENCRYPTED_MARKER:
-            label = BAD_LABEL
-        else:
-            nonce, rest = label[1 : 1 + NONCE_BYTES], label[1 + NONCE_BYTES :]
-            about = _label_data(head.stream, head.incarnation)
-            try:
-                key = self.keys.tenant_key(head.stream.tenant).derive_label_key(about)
-                label = _decrypt(key, nonce, rest, about, head.stream)
-            except (TamperDetected, UnknownKey):
-                label = BAD_LABEL
-        fields = msgspec.structs.replace(head.fields, label=label)
-        return msgspec.structs.replace(head, fields=fields)
-
-    def can_decrypt_label(self, head: Head) -> bool:
-        """Return whether a stored head has no label, or one that can be decrypted."""
-        return self.decrypt_head(head).fields.label != BAD_LABEL
-
-    def decrypt_heads(self, heads: Iterable[HeadSummary]) -> list[HeadSummary]:
-        return [self.decrypt_head(head) for head in heads]
+            raise TamperDetected(str(head.stream), what=ALTERED)
+        nonce, rest = label[1 : 1 + NONCE_BYTES], label[1 + NONCE_BYTES :]
+        about = _label_data(head.stream, head.incarnation)
+        key = self.keys.tenant_key(head.stream.tenant).derive_label_key(about)
+        about += pack_fields(head.fields)
+        packed = _decrypt(key, nonce, rest, about, head.stream, what=ALTERED)
+        return msgspec.structs.replace(head.fields, label=unpack_label(packed))
 
     # -- names -----------------------------------------------------------------------------------
 
     def stored_key(self, stream: StreamKey) -> StreamKey:
-        """Return the key that a stream has in the store.
+        """Return the `StreamKey` under which a stream is stored.
 
-        The id of a blob ends with a digest of its content, which is replaced by a keyed digest.
+        The id of a blob ends with a digest of its content, which is replaced with a keyed digest.
         """
         if stream.kind != "blob" or _BLOB_MARK in stream.id:
             return stream
@@ -337,15 +333,16 @@ def _label_data(stream: StreamKey, incarnation: bytes) -> bytes:
 
 
 def _join(*parts: bytes) -> bytes:
-    """Join parts, each with its length in stream_data, so that no two lists give the same bytes."""
+    """Join parts, each preceded by its length, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def _is_allowed_key(stream: StreamKey, raw: bytes) -> bool:
     """Return whether a record of this stream may use the key with this name.
 
-    That is the stream's own key, the tenant's (for the erasure record) or, for memories, a
-    subject's. Otherwise an attacker could name an erased key to make any record look erased.
+    Allowed are the stream's own key, the tenant's (for the erasure record) and, for memories, a
+    subject's. Without this check, an attacker could name an erased key to make any record look
+    erased.
     """
     return (
         not raw
@@ -361,10 +358,11 @@ def _decrypt(
     about: bytes,
     stream: StreamKey,
     version: int | None = None,
+    what: str = _ALTERED,
 ) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
         return bytes(aes.decrypt(nonce, encrypted, about))
     except InvalidTag:
-        raise TamperDetected(str(stream), version=version, what=_ALTERED) from None
+        raise TamperDetected(str(stream), version=version, what=what) from None

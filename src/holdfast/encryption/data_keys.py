@@ -2,9 +2,9 @@
 
     conversation "support-42"  ->  key "<digest of kind and id>-<incarnation>.<master key>"
 
-A data key is durable before the first record under it. It is never overwritten: a new master key
-wraps it again in a second stream, and then the first one is deleted. An erased key is replaced by a
-marker.
+A data key is durable before the first record is encrypted with it. It is never overwritten: a new
+master key wraps it again in a second stream, and then the first stream is deleted. An erased key is
+replaced with a marker.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ from typing import Any, Final
 
 import msgspec
 
-from ..backends import Append, Backend, StreamKey, clock
+from ..backends import Append, Backend, CacheSize, StreamKey, clock
 from ..errors import CorruptRecord, Erased, TamperDetected, Unavailable, UnknownKey
 from ..keys import KEY_BYTES, make_aes
 from ..log import chain
 from ..log.codec import Undecodable
-from ..log.events import AppendContext, NewEvent, decode_envelope, encode_envelopes
+from ..log.events import (
+    AppendContext,
+    NewEvent,
+    decode_envelope,
+    encode_envelopes,
+    new_append_context,
+)
+from ..log.head_fields import NO_FIELDS, encode_fields
 from ..log.ids import append_id, new_id
 from ..log.operations.blobs import blob_prefix
 from .keyring import Keyring, MasterKey, store_append
@@ -34,7 +41,9 @@ SUBJECT_PREFIX: Final = b"subject-"
 """The prefix of the names of subject keys."""
 PLAINTEXT_KINDS: Final = frozenset({"tenant", "key"})
 """Kinds of streams that are not encrypted: the registered tenants and the wrapped keys."""
-TENANT_KEY_KINDS: Final = frozenset({"audit", "closed", "subject"})
+TENANT_KEY_KINDS: Final = frozenset(
+    {"audit", "closed", "hook", "notification", "subject", "worker"}
+)
 """Kinds of streams that use the tenant's key."""
 PROOF_BYTES: Final = 16
 KEY_WRAPPED: Final = "key.wrapped"
@@ -42,13 +51,13 @@ KEY_ERASED: Final = "key.erased"
 MAX_CACHED_KEYS: Final = 10_000
 DELETE_ATTEMPTS: Final = 5
 MAX_PROBED_MASTERS: Final = 2
-"""Up to this number of former master keys, try each; with more, list the wrapped keys."""
+"""Up to this many former master keys are tried one by one; with more, the wrappings are listed."""
 CACHE_SECONDS: Final = 60.0
-"""How long reads use a cached key before it is loaded again: another process may have erased it."""
+"""How long reads use a cached key before they load it again: another process may have erased it."""
 
 
 def data_key_name(stream: StreamKey, incarnation: bytes) -> str:
-    """Return the name of a stream's key. Blobs have the key of the stream they belong to."""
+    """Return the name of a stream's key. Blobs use the key of the stream they belong to."""
     if stream.kind in TENANT_KEY_KINDS:
         return TENANT_KEY
     if stream.kind == "blob":
@@ -128,8 +137,8 @@ class DataKeys:
         key = self._load(tenant, name)
         if key is None:
             self.ring.reload()
-            # Retry also if another thread reloaded it. During a rotation the key may have just
-            # moved to the next master key.
+            # Also retry if another thread has reloaded the keyring. During a rotation, the next
+            # master key may just have wrapped the key.
             if self.ring.version != seen or self.ring.state.retiring:
                 key = self._load(tenant, name)
         if key is None:
@@ -172,7 +181,7 @@ class DataKeys:
         return [master for master in masters if master.id in found]
 
     def read(self, tenant: str, name: str, master: MasterKey) -> DataKey | None:
-        """Read the key that this master key wrapped; None if it did not."""
+        """Read a data key that this master key has wrapped; None if it hasn't."""
         stream = wrapped_key_stream(tenant, name, master.id)
         page = self._backend.read(stream, limit=1)
         if not page:
@@ -241,6 +250,10 @@ class DataKeys:
             return key
         return self.load(tenant, name)
 
+    def cache_size(self) -> CacheSize:
+        """Return how many keys are cached."""
+        return CacheSize(len(self._known), MAX_CACHED_KEYS)
+
     def cache(self, tenant: str, name: str, key: DataKey) -> None:
         """Cache a key that is durable."""
         self._known[tenant, name] = key
@@ -249,7 +262,7 @@ class DataKeys:
 
     def mark_erased(self, tenant: str, name: str) -> None:
         """Record permanently that a key was erased, with a digest that needs the tenant's key."""
-        stamp = AppendContext(new_id(), clock.time())
+        stamp = new_append_context()
         data = msgspec.json.encode({"proof": self.tenant_key(tenant).digest("erased " + name)})
         append = build_first_append(
             StreamKey(tenant, "key", name + ERASED_SUFFIX),
@@ -281,6 +294,18 @@ class DataKeys:
                     self._delete(head.stream)
                 after = head.stream.id
 
+    def destroy_all(self, tenant: str, prefix: str) -> None:
+        """Destroy the keys whose names start with this prefix."""
+        after, names = prefix, set[str]()
+        while page := self._backend.heads(tenant=tenant, kind="key", after=after, limit=100):
+            found = [head.stream.id for head in page if head.stream.id.startswith(prefix)]
+            names.update(name.partition(".")[0] for name in found)
+            if len(found) < len(page):
+                break
+            after = found[-1]
+        for name in names:
+            self.destroy(tenant, name)
+
     def _delete(self, stream: StreamKey) -> None:
         """Delete a wrapped key at its current version: a listing may be outdated."""
         for _ in range(DELETE_ATTEMPTS):
@@ -301,6 +326,7 @@ def wrapped_key_stream(tenant: str, name: str, master: str) -> StreamKey:
 
 def build_first_append(stream: StreamKey, bodies: list[bytes], stamp: AppendContext) -> Append:
     """Return the append that creates a stream with these records."""
-    incarnation = os.urandom(16)
-    links = chain.extend(chain.seed(stream, incarnation), chain.GENESIS, 0, bodies)
-    return Append(stream, 0, b"", incarnation, append_id(stamp.id), links)
+    incarnation, name = os.urandom(16), append_id(stamp.id)
+    seed = chain.seed(stream, incarnation)
+    links = chain.extend(seed, chain.GENESIS, 0, name, bodies)
+    return Append(stream, 0, b"", incarnation, name, links, encode_fields(seed, NO_FIELDS))

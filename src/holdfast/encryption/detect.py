@@ -30,14 +30,14 @@ def missing_key_error() -> MissingKey:
 
 
 def scrub(backend: Backend) -> None:
-    """Overwrite deleted data in a backend that keeps it for a while: it may have been a key."""
+    """Overwrite deleted data, if the backend still has it on disk: it may include a key."""
     if not isinstance(backend, SupportsScrub):
         return None
     deadline = clock.monotonic() + SCRUB_DEADLINE
     while True:
         try:
             return backend.scrub()
-        except Unavailable:  # another process is using the store; this must not wait for later
+        except Unavailable:  # another process is using the store, but this can't wait
             if clock.monotonic() > deadline:
                 raise
             clock.sleep(SCRUB_PAUSE_SECONDS)

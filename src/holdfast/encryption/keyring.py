@@ -1,9 +1,9 @@
 """The keyring: the store's master keys, in one stream per store.
 
-Every version of it is complete. It has the current master key, wrapped by a key of the owner, and
-the former ones, wrapped by the current one. So the owner's key, which may be slow, is used once,
-even after many rotations. During a rotation the keyring has both, and either of the owner's keys
-opens the store.
+Every version is complete: it has the current master key, wrapped by a key of the owner, and the
+former master keys, wrapped by the current one. So the owner's key, which may be slow, is used only
+once, even after many rotations. During a rotation the keyring has wrappings by the owner's old and
+new key, and either of them opens the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ..backends import Append, AppendResult, Backend, HeadSummary, clock
+from ..backends import Append, AppendResult, Backend, HeadSummary
 from ..errors import (
     CorruptRecord,
     HoldfastError,
@@ -28,15 +28,19 @@ from ..errors import (
 from ..keys import KEY_BYTES, Key, KeyLike, Wrapping, decrypt_secret, encrypt_secret, parse_keys
 from ..log import chain
 from ..log.codec import Undecodable
-from ..log.events import AppendContext, NewEvent, decode_envelope, encode_envelopes
-from ..log.ids import SYSTEM_TENANT, append_id, new_id
+from ..log.events import NewEvent, decode_envelope, encode_envelopes, new_append_context
+from ..log.head_fields import NO_FIELDS, encode_fields
+from ..log.ids import SYSTEM_TENANT, append_id
 from .detect import KEYRING_STREAM, TENANT_ENCRYPTED, is_encrypted
 
-KEYRING_EVENT: Final = "ring.set"
+KEYRING_EVENT: Final = "keyring.set"
 MAX_MASTERS: Final = 2_000
 MAX_OWNER_WRAPPED: Final = 8
-"""A keyring with more master keys, or more that the owner's keys wrapped, is refused. Each of the
-latter costs a KMS call or a run of scrypt, and an attacker could have added them."""
+"""A keyring with more master keys, or more of them wrapped by the owner's keys, is rejected.
+
+Unwrapping one of the latter takes a KMS call or a run of scrypt, and an attacker could have added
+many.
+"""
 BY_MASTER: Final = "master"
 """The `how` of a former master key, which the current master key wraps."""
 
@@ -49,7 +53,7 @@ class WrappedMaster(msgspec.Struct, frozen=True):
 
 
 class KeyringState(msgspec.Struct, frozen=True):
-    """The id of the current master key, and all master keys. `retiring`: those being replaced."""
+    """The id of the current master key, all master keys, and the ids of those being replaced."""
 
     current: str
     masters: list[WrappedMaster]
@@ -161,17 +165,18 @@ class Keyring:
         )
 
     def set(self, state: KeyringState) -> bool:
-        """Write a new version. Return False, without writing, if it changed since the last read."""
-        stamp = AppendContext(new_id(), clock.time())
+        """Write a new version.
+
+        Return False, and write nothing, if the keyring changed since it was read.
+        """
+        stamp = new_append_context()
         bodies = encode_envelopes([NewEvent(KEYRING_EVENT, msgspec.json.encode(state))], stamp, {})
-        links = chain.extend(
-            chain.seed(KEYRING_STREAM, self._incarnation),
-            self._hash or chain.GENESIS,
-            self.version,
-            bodies,
-        )
+        name = append_id(stamp.id)
+        seed = chain.seed(KEYRING_STREAM, self._incarnation)
+        links = chain.extend(seed, self._hash or chain.GENESIS, self.version, name, bodies)
+        fields = None if self.version else encode_fields(seed, NO_FIELDS)
         append = Append(
-            KEYRING_STREAM, self.version, self._hash, self._incarnation, append_id(stamp.id), links
+            KEYRING_STREAM, self.version, self._hash, self._incarnation, name, links, fields
         )
         return store_append(self._backend, append)
 
@@ -183,7 +188,7 @@ def _check_master(id: str, secret: bytes) -> MasterKey:
 
 
 def store_append(backend: Backend, append: Append) -> bool:
-    """Store an append. Return False if that version holds something else."""
+    """Store an append. Return False if that version already has other content."""
     for _ in range(3):
         try:
             return isinstance(backend.append([append])[0], AppendResult)
@@ -222,7 +227,7 @@ def _read_newest(backend: Backend) -> _StoredKeyring | None:
 
 
 def open_keyring(backend: Backend, key: KeyLike, *, create: bool = True) -> Keyring:
-    """Open the keyring of a store. Create one in an empty store."""
+    """Open the keyring of a store, or create it in an empty store."""
     ring = Keyring(backend, parse_keys(key))
     if not is_encrypted(backend):
         if not create or has_tenants(backend):
@@ -257,4 +262,6 @@ def iter_heads(backend: Backend, tenant: str, kind: str) -> Iterator[HeadSummary
     after = ""
     while page := backend.heads(tenant=tenant, kind=kind, after=after):
         yield from page
+        if page[-1].stream.id <= after:
+            raise CorruptRecord(str(page[-1].stream), what="the backend lists it repeatedly")
         after = page[-1].stream.id

@@ -1,14 +1,14 @@
 """Rotate the key of a store: re-wrap the data keys without touching a record.
 
-1. Add a new master key to the keyring, wrapped by the new key, and wrap the former one with it. The
-   old key still opens the former one.
+1. Add a new master key to the keyring, wrapped by the new key, and wrap the former master key with
+   it. The old key still unwraps the former one.
 2. Wrap each data key with the new master key, beside the old wrapping.
 3. Delete the wrappings by former master keys, and erased keys that a killed process re-wrapped.
-4. Remove the old key from the keyring, and overwrite what the backend still has of it.
+4. Remove the old key from the keyring, and overwrite its remains in the backend.
 
-If the process is killed in between, both keys open the store; call it again to finish. Two
-processes that rotate to the same key at the same time are harmless. With different keys, the later
-one is refused until the first has finished.
+If the process is killed in between, both keys open the store; call `rekey` again to finish. Two
+processes may rotate to the same key at the same time. If their keys differ, the later one is
+rejected until the first has finished.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ..backends import Backend, Head, HeadSummary
+from ..backends.retrying import RetryingBackend
 from ..errors import Conflict, NotEncrypted, TamperDetected, UnknownKey, WrongKey
 from ..keys import Key, KeyLike, parse_keys
 from ..log.ids import SYSTEM_TENANT
+from ..log.tenants import list_tenants
 from .data_keys import ERASED_SUFFIX, DataKeys
 from .detect import KEYRING_STREAM, scrub
 from .keyring import (
@@ -91,7 +93,7 @@ def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> RekeyResu
 class _Rotation(NamedTuple):
     """A rotation: the new master key, and all master keys at its start.
 
-    Later ones are unknown to it: another process may have finished this rotation and started the
+    Later master keys are ignored: another process may have finished this rotation and started the
     next, whose keys must not be deleted.
     """
 
@@ -147,9 +149,9 @@ def _finish_rotation(ring: Keyring, current: MasterKey, backend: Backend) -> Non
 
 
 def _key_streams(backend: Backend, *, erased: bool = False) -> Iterator[HeadSummary]:
-    """Yield the wrapped data keys of all tenants, or with `erased` the markers of erased keys."""
-    tenants = [head.stream.id for head in iter_heads(backend, SYSTEM_TENANT, "tenant")]
-    for tenant in [SYSTEM_TENANT, *tenants]:
+    """Yield the wrapped data keys of all tenants or, with `erased`, the markers of erased keys."""
+    # A tenant that is left out would lose its data with the former master key.
+    for tenant in [SYSTEM_TENANT, *list_tenants(RetryingBackend(backend))]:
         for head in iter_heads(backend, tenant, "key"):
             is_marker = head.stream.id.endswith(ERASED_SUFFIX)
             if head.stream != KEYRING_STREAM and is_marker == erased:
@@ -157,7 +159,7 @@ def _key_streams(backend: Backend, *, erased: bool = False) -> Iterator[HeadSumm
 
 
 def _rewrap(backend: Backend, rotation: _Rotation, head: HeadSummary) -> bool:
-    """Wrap a data key with the new master key. Return False if that was done before."""
+    """Wrap a data key with the new master key. Return False if it already was."""
     keys, tenant = rotation.keys, head.stream.tenant
     name, _, by = head.stream.id.rpartition(".")
     if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import NotSerializable
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Text = TypeVar("Text", str, "str | None")
+
+
+@cache
+def _built_in() -> Redactor:
+    from ..redact import Redactor
+
+    return Redactor()
 
 
 class Redaction:
@@ -43,9 +51,15 @@ class Redaction:
         return redacted
 
     def redact_error(self, text: str) -> str:
-        """Redact an error message. Return "" if the redactor fails: the error must be recorded."""
+        """Redact a text of an error, with the built-in patterns too if the redactor lacks some.
+
+        Exceptions quote values that no code meant to store. Return "" if the redactor fails: the
+        error must be recorded.
+        """
+        if self.redactor is None:
+            return text
         try:
-            return self.redact_text(text)
+            return _built_in().text(self.redactor.text(text))
         except NotSerializable:
             return ""
 

@@ -1,5 +1,6 @@
-"""Secret fields, found by name: in dicts, and in text as `password=…`, `"password": "…"` or
-`Cookie: …`.
+"""Find secret fields by their names, in dicts and in text.
+
+In text they look like `password=…`, `"password": "…"` or `Cookie: …`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _COUNTED: Final = (
     "max min num per total new special pad eos bos unk cls sep mask input output prompt completion"
 )
 _HARMLESS: Final = frozenset(f"{_POSITIONS} {_COUNTED}".split())
-"""Words before `token` that make it a position in a list or a piece of text, which callers need."""
+"""Before `token`, these words mean a position in a list or a piece of text, which callers need."""
 _TYPES: Final = ("string", "integer", "number", "boolean", "array", "object")
 _SCHEMA: Final = {
     "type",
@@ -41,7 +42,8 @@ _NAMING: Final = ("name", "key", "field", "header")
 class SecretNames:
     """The names of secret fields.
 
-    A longer name that ends with one is secret too: `DB_PASSWORD`, `openaiApiKey`, `user[password]`.
+    A longer name that ends with one of them is secret too: `DB_PASSWORD`, `openaiApiKey`,
+    `user[password]`.
     """
 
     def __init__(self, fields: Collection[str]) -> None:
@@ -82,8 +84,10 @@ def is_schema(value: Any) -> bool:
 
 
 def mark_of_value(value: dict[str, Any], names: SecretNames) -> str | None:
-    """Return the mark for the `value` in `{"name": "password", "value": "…"}`: a form field, a
-    header or a variable."""
+    """Return the mark for the `value` in a dict like `{"name": "password", "value": "…"}`.
+
+    It may be a form field, a header or a variable.
+    """
     for key, named in value.items():
         if key.lower() in _NAMING and type(named) is str and (found := names.mark_of(named)):
             return found
@@ -98,7 +102,7 @@ def is_mark(text: str) -> bool:
 # -- in text ---------------------------------------------------------------------------------------
 
 _MARKED: Final = r"\[redacted: [\w -]{1,64}\]"
-# A value up to its closing quote. In JSON that is nested in text, each has one more backslash.
+# A value up to its closing quote. In JSON that is nested in text, quotes have more backslashes.
 _QUOTED: Final = (
     rf'b?"(?!{_MARKED})(?P<double>(?:[^"\\]|\\.)+)'
     rf"|b?'(?!{_MARKED})(?P<single>(?:[^'\\]|\\.)+)"
@@ -134,7 +138,7 @@ def field_finder(names: SecretNames) -> Finder:
     option = re.compile(rf"(?P<name>(?i:{words})){_OPTION}")
 
     def find(text: str) -> Iterator[Replacement]:
-        # First search the name alone in lower case, which is fast: most texts have none.
+        # First search for the name alone in lower case, which is fast: most texts don't have one.
         lower, place = text.lower() if text.isascii() else text.translate(_LOWER), 0
         while hit := name.search(lower, place):
             at = hit.start()

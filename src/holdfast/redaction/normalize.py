@@ -1,6 +1,6 @@
 """Normalize text for the patterns: unusual digits, spaces and dashes must not hide a card number.
 
-Patterns search the normalized text. What they find is replaced in the original text, and the rest
+Patterns search the normalized text. Their matches are replaced in the original text, and the rest
 of it stays unchanged.
 """
 
@@ -38,7 +38,10 @@ _ODD: Final = re.compile(
 
 
 def replace_found(text: str, finds: Iterable[Finder]) -> str:
-    """Replace what the finders find, one after the other. Return `text` itself if none does."""
+    """Replace the matches of the finders, one finder after the other.
+
+    Return `text` itself if they find nothing.
+    """
     plain, positions = _normalize(text)
     for find in finds:
         found = list(find(plain))
@@ -49,7 +52,7 @@ def replace_found(text: str, finds: Iterable[Finder]) -> str:
 
 
 def _normalize(text: str) -> tuple[str, Sequence[int] | None]:
-    """Return the normalized text, and the position of each character in `text`; None if equal."""
+    """Return the normalized text, and its characters' positions in `text`; None if unchanged."""
     if text.isascii() or not _ODD.search(text):
         return text, None
     plain = _DIGIT.sub(

@@ -1,4 +1,4 @@
-"""Patterns of secrets in text: keys, tokens, card numbers, IBANs, e-mail addresses.
+"""Patterns for secrets in text: keys, tokens, card numbers, IBANs, e-mail addresses.
 
 Every pattern takes linear time: repetitions are bounded or unambiguous. Cards and IBANs count only
 if their check digits are right, so order numbers, ids and hashes stay.
@@ -245,7 +245,7 @@ _WITH_DIGITS: Final = (
     "SI SK SO ST TL TN VA XK"
 )
 _ONLY_DIGITS: Final = frozenset(_WITH_DIGITS.split())
-"""Countries whose IBANs have no letters after the country code: with letters it is another id."""
+"""Countries whose IBANs have only digits after the country code: with letters it is another id."""
 _IBAN_START: Final = re.compile(rf"{FREE}([A-Za-z]{{2}})[0-9]{{2}}(?=[ .\t-]?[A-Za-z0-9])")
 _APART: Final = " .\t-"
 
@@ -313,7 +313,7 @@ def _emails(text: str) -> Iterator[Replacement]:
 def _local_part(text: str, end: int, limit: int) -> int:
     """Return the start of the name before an "@".
 
-    A name that ends in a script with upper and lower case ends before a script without them.
+    If the name ends in a script with upper and lower case, it starts after any script without them.
     """
     start, latin = end, end > limit and _has_case(text[end - 1])
     while start > limit:

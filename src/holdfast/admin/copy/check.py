@@ -1,4 +1,4 @@
-"""The final check of a copy: all streams are there and intact, and which others are."""
+"""The final check of a copy: every stream arrived intact, and extra streams are found."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CopyChecker:
         return checked
 
     def _check_stream(self, mine: HeadSummary, theirs: HeadSummary) -> bool:
-        """Return True if the copy was read back and is that of the source; False if unknown now.
+        """Return True if the copy was read back and matches the source, False if that is unclear.
 
         Raises `CorruptRecord` if it differs.
         """

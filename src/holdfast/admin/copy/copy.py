@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ..._open import open_backend
+from ..._open import open_backend, split_timeout
 from ..._store import AsyncStore, Store
-from ...backends import Backend, HeadSummary, StreamKey
+from ...backends import Backend, StreamKey
 from ...backends.retrying import RetryingBackend
 from ...encryption.detect import KEYRING_STREAM, TENANT_ENCRYPTED, missing_key_error
 from ...errors import AlreadyExists, NotEncrypted
 from ...log.ids import KINDS, SYSTEM_TENANT
+from ...log.tenants import list_tenants
 from .check import CopyChecker
 from .reader import THREADS, Decrypter, EndedIncarnations
 from .writer import CopyTally, StreamCopier
@@ -80,13 +81,13 @@ def copy(
 ) -> CopyResult:
     """Copy every stream of a store, of all tenants, to another store, byte for byte.
 
-    If it is interrupted, run it again to resume. If the source is written to meanwhile, run it
-    again for the rest. Nothing at the destination is overwritten. An encrypted store is copied
-    unchanged, with its keys. From async code: `await asyncio.to_thread(holdfast.copy, ...)`.
+    If it is interrupted, run it again to resume. If the source is written to during the copy, run
+    it again to copy the rest. Nothing at the destination is overwritten. An encrypted store is
+    copied unchanged, with its keys. From async code: `await asyncio.to_thread(holdfast.copy, ...)`.
 
     Args:
         src: A URL, a path or an open store, which must exist.
-        dst: The same; it is created if it does not exist.
+        dst: Likewise; it is created if it does not exist.
         progress: Called from time to time with a `CopyProgress`.
         verify: Read the copy back. False compares heads only.
         delete: Delete copies of streams that were deleted at the source since. The destination must
@@ -112,7 +113,8 @@ def copy(
                 "the source and the destination are the same store; nothing was copied,"
                 " choose another destination"
             )
-        source, target = RetryingBackend(src_backend), RetryingBackend(dst_backend)
+        source = RetryingBackend(src_backend, _get_timeout(src))
+        target = RetryingBackend(dst_backend, _get_timeout(dst))
         _check_keys(source, target)
         decrypt = _find_decrypter(src, src_backend, key)
         if delete and decrypt is None and source.head(KEYRING_STREAM) is not None:
@@ -122,9 +124,16 @@ def copy(
         return run.run()
 
 
+def _get_timeout(place: StorePlace) -> float:
+    """Return how long a call of this store may take."""
+    if isinstance(place, Store | AsyncStore):
+        return place._log.timeout
+    return split_timeout(place, None)[1]
+
+
 def _is_same_store(one: Backend, other: Backend) -> bool:
     mine, theirs = one.describe(), other.describe()
-    if mine.engine == "memory":  # several may have the same name
+    if mine.engine == "memory":  # several stores may have the same name
         return one is other
     return (mine.engine, mine.location) == (theirs.engine, theirs.location)
 
@@ -143,14 +152,13 @@ def _check_keys(source: RetryingBackend, target: RetryingBackend) -> None:
             raise AlreadyExists(
                 "the destination is an encrypted store with its own keys; choose an empty one"
             )
-    elif any(_is_unencrypted_tenant(target, head.stream) for head in _list_tenants(target)):
+    elif any(
+        _is_unencrypted_tenant(target, head.stream)
+        for head in target.list_heads(SYSTEM_TENANT, "tenant")
+    ):
         raise AlreadyExists(
             "the source is encrypted and the destination has unencrypted data; choose an empty one"
         )
-
-
-def _list_tenants(store: RetryingBackend) -> Iterable[HeadSummary]:
-    return store.list_heads(SYSTEM_TENANT, "tenant")
 
 
 def _is_unencrypted_tenant(store: RetryingBackend, tenant: StreamKey) -> bool:
@@ -217,16 +225,15 @@ class _CopyRun:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self) -> CopyResult:
-        tenants = [SYSTEM_TENANT, *(head.stream.id for head in _list_tenants(self._source))]
-        tenants += [stream.id for stream in self._source.list_damaged(SYSTEM_TENANT, "tenant")]
+        tenants = [SYSTEM_TENANT, *list_tenants(self._source)]
         if self._progress:
             self._pool.submit(self._count_streams, tenants)
         for tenant in tenants:
             for kind in KINDS:
                 self._copier.copy(tenant, kind)
-            # Again: streams copied since may refer to blobs written since.
+            # Blobs again: the streams may refer to blobs that were written while they were copied.
             self._copier.copy(tenant, "blob", again=True)
-        # And the keys of streams started since; the keyring last, because it has to open them all.
+        # Keys again, for streams started during the copy. The keyring is last: it opens them all.
         for tenant in reversed(tenants):
             self._copier.copy(tenant, "key", again=True)
         for tenant in tenants:

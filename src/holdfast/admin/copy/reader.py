@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def pair_heads(source: Iterator[HeadSummary], target: Iterator[HeadSummary]) -> Iterator[HeadPair]:
-    """Yield heads with the same id; None if a store does not have it. Both are ordered by id."""
+    """Yield the heads of each id in both stores, None where one lacks it. Both are sorted by id."""
     mine, theirs = next(source, None), next(target, None)
     while mine is not None or theirs is not None:
         # Code points order like UTF-8 bytes, so comparing str is enough here.
@@ -46,7 +46,7 @@ def pair_heads(source: Iterator[HeadSummary], target: Iterator[HeadSummary]) -> 
 
 
 def is_same(one: HeadSummary, other: HeadSummary) -> bool:
-    """Return whether two heads have the same position and fields. Summaries have no position."""
+    """Return whether two heads have the same position and fields; False for mere summaries."""
     if not isinstance(one, Head) or not isinstance(other, Head):
         return False
     return is_same_position(one, other) and one.fields == other.fields
@@ -76,8 +76,8 @@ class StreamPages:
     """The records of an incarnation from version `after` to its head, with the chain checked.
 
     `previous` is the hash at `after`. With a pool, the next page is read while the caller works on
-    the last one. Intact records before a damage are yielded before it is raised; `following` is
-    then the append id of the damaged record, if it exists.
+    the last one. At a damaged record, the intact ones before it are yielded, then the error is
+    raised; `following` is the append id of the damaged record, if it has one.
     """
 
     def __init__(self, store: RetryingBackend, head: Head, after: int, previous: bytes) -> None:
@@ -137,11 +137,11 @@ class _EndedIncarnation(NamedTuple):
 
 
 class EndedIncarnations:
-    """The incarnations deleted at the source, by its audit streams: their copies may be deleted.
+    """The incarnations that the source has deleted, so that their copies may be deleted too.
 
-    The audit stream has the version and hash of a stream when it was deleted. A stream with these
-    is a copy. A shorter one may be an outdated copy, or have records of its own: it is deleted only
-    with `delete`, which makes the destination follow the source.
+    The source's audit streams have the version and hash of each stream when it was deleted. A
+    stream with both is a copy. A shorter one may be an outdated copy, or have records of its own:
+    it is deleted only with `delete`, which makes the destination follow the source.
     """
 
     def __init__(
@@ -163,14 +163,14 @@ class EndedIncarnations:
         """
         stream = head.stream
         if stream.kind == "blob":
-            return self._has_blob(stream)
+            return self._is_orphaned_blob(stream)
         ends = self._ends(head)
         if head.version in ends:
             return ends[head.version] == head.hash.hex()
         return self._delete and self.may_include(head)
 
     def may_include(self, head: Head) -> bool:
-        """Return whether this incarnation was longer when the source deleted it: no proof."""
+        """Return whether the source deleted this incarnation at a later version. Not a proof."""
         ends = self._ends(head)
         return head.version not in ends and head.version < max(ends, default=0)
 
@@ -178,7 +178,7 @@ class EndedIncarnations:
         """Read the tenant's audit stream again on the next call."""
         self._tenants_read.discard(tenant)
 
-    def _has_blob(self, blob: StreamKey) -> bool:
+    def _is_orphaned_blob(self, blob: StreamKey) -> bool:
         """Return whether the destination no longer has the blob's owner. Check all owners first."""
         parts = blob.id.split("-", 2)
         incarnation = self._load(blob.tenant).get((blob.tenant, "-".join(parts[:2]) + "-"))

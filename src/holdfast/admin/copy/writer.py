@@ -1,4 +1,4 @@
-"""The writing side of a copy: append streams in batches, whatever the destination has already."""
+"""The writing side of a copy: append, in batches, the records that the destination lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from ...backends import Append, AppendResult, Head, HeadSummary, Record, StreamKey, VersionMismatch
 from ...backends.retrying import RetryingBackend
 from ...errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
-from ...log.ids import format_ids
 from .reader import (
     EndedIncarnations,
     HeadPair,
@@ -51,7 +50,7 @@ _DELETED_AFTER_COPY: Final = (
 
 
 class CopyTally:
-    """The counts of a copy. `there`: streams by tenant and kind that the destination must have."""
+    """The counts of a copy. `there`: streams the destination must have, by tenant and kind."""
 
     def __init__(self) -> None:
         self.count = Counter[str]()
@@ -91,11 +90,11 @@ class StreamCopier:
         self._batch: list[Append] = []
         self._size = 0
         self._again = False
-        # Incarnation, version and hash that the current stream had at the source and has here now.
+        # Incarnation, version and hash of the current stream's copied part, as in both stores.
         self._copied: tuple[bytes, int, bytes] | None = None
 
     def copy(self, tenant: str, kind: str, *, again: bool = False) -> None:
-        """Copy all streams of a kind. `again`: existing ones were counted before."""
+        """Copy all streams of a kind. With `again`, don't count existing ones a second time."""
         self._tally.there[tenant, kind] = 0
         self._again = again
         pairs = pair_heads(
@@ -114,7 +113,7 @@ class StreamCopier:
         self._flush()
 
     def _copy_damaged(self, tenant: str, kind: str) -> None:
-        """Copy streams that the listing left out: report why, unless they are readable or gone."""
+        """Copy damaged streams, which listings leave out. Report those that cannot be read."""
         gone = set[StreamKey]()
         for stream in self._source.list_damaged(tenant, kind):
             try:
@@ -125,7 +124,7 @@ class StreamCopier:
                     self._copy_stream(_CopyJob(stream, head, self._target.head(stream)))
             except (AlreadyExists, DataProblem) as error:
                 self._tally.refuse(stream, error)
-        # Deleted since; but if its head is lost, it is still listed.
+        # No head: it was deleted in the meantime, or the head is lost, and then it is still listed.
         for stream in gone.intersection(self._source.list_damaged(tenant, kind)) if gone else ():
             self._tally.refuse(
                 stream, CorruptRecord(str(stream), what="nothing is left of it but its name")
@@ -164,7 +163,7 @@ class StreamCopier:
         return jobs
 
     def _copy_stream(self, job: _CopyJob) -> None:
-        """Copy a stream, again from its new head if it changes meanwhile."""
+        """Copy a stream. If it changes in the meantime, start again from its new head."""
         stream, self._copied = job.stream, None
         for _ in range(MAX_MOVES):
             try:
@@ -179,7 +178,7 @@ class StreamCopier:
                     return None
                 job = _CopyJob(stream, moved.now, there)
         raise Unavailable(
-            f"{stream} is deleted and recreated all the time; copy it when no process does that"
+            f"{stream} keeps being deleted and recreated; stop the process that does it, then retry"
         )
 
     def _copy_incarnation(self, job: _CopyJob) -> None:
@@ -207,7 +206,7 @@ class StreamCopier:
 
     def _make_room(self, there: Head) -> None:
         """Delete another incarnation, if it is a copy of one that the source has deleted."""
-        # A blob has less of the file than the source.
+        # A blob is deleted too: it has less of the content than the source's.
         deleted = there.stream.kind == "blob" or self._was_deleted(there)
         if not deleted or not self._target.delete(there):
             text = (
@@ -245,7 +244,7 @@ class StreamCopier:
         try:
             for page in pages.pages(first, self._pool):
                 if there and page[0].version == there.version + 1:
-                    # The chain continues from it.
+                    # The source's chain continues from the copy.
                     self._copied = there.incarnation, there.version, there.hash
                 for record in page:
                     if group and record.append_id != group[0].append_id:
@@ -253,7 +252,7 @@ class StreamCopier:
                         previous, group = group[-1].hash, []
                     group.append(record)
         except CorruptRecord:
-            # Nothing is copied of an append that the damage truncated.
+            # An append that is cut short by the damage is not copied at all.
             if group and pages.following not in (None, group[0].append_id):
                 self._put(head, previous, group)
             raise
@@ -268,7 +267,6 @@ class StreamCopier:
             head.incarnation,
             group[0].append_id,
             [(record.hash, record.body) for record in group],
-            _has_caller_id(head.stream.kind, group),
             head.fields if group[-1].version == head.version else None,
         )
         self._copied = head.incarnation, group[-1].version, group[-1].hash
@@ -292,7 +290,7 @@ class StreamCopier:
         self._report()
 
     def _append_alone(self, append: Append) -> None:
-        """Append one stream of a refused batch, to find the one that caused it."""
+        """Append one stream of a rejected batch, to find the one that caused it."""
         if append.stream not in self._tally.refused:
             try:
                 self._count(append, self._target.append([append])[0])
@@ -300,7 +298,7 @@ class StreamCopier:
                 self._tally.refuse(append.stream, error)
 
     def _count(self, append: Append, answer: AppendResult | VersionMismatch) -> None:
-        """Count an append, or record why it was refused."""
+        """Count an append, or record why it was rejected."""
         stream, count = append.stream, self._tally.count
         if isinstance(answer, VersionMismatch):
             if stream.kind != "tenant":  # another process has registered it
@@ -322,15 +320,3 @@ class StreamCopier:
 def _has_more(head: Head, there: Head) -> bool:
     """Return whether the source has more records of the stream than the destination."""
     return there.incarnation == head.incarnation and there.version < head.version
-
-
-def _has_caller_id(kind: str, group: Sequence[Record]) -> bool:
-    """Return whether the append may have a caller's id, which must be found at any time.
-
-    A generated id is also that of an event in the append. Blobs have only generated ids.
-    """
-    if kind == "blob":
-        return False
-    [text] = format_ids(int.from_bytes(group[0].append_id, "big"), 1)
-    start = b'{"id":"%b"' % text.encode()
-    return not any(record.body.startswith(start) for record in group)

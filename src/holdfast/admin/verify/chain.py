@@ -1,18 +1,17 @@
 """Walk a hash chain and diagnose its faults: records altered, missing, moved or inserted.
 
-A change of a record leaves all hashes after it unchanged, or must change them too. So the records
-around a break show what happened: each of them fits at its original place, and nowhere else.
+A change to a record either leaves all later hashes as they were, or has to change all of them. So
+the records around a break show what happened: each fits at its original place, and nowhere else.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
 from ...backends import Record
-from ...log.chain import GENESIS
+from ...log.chain import GENESIS, link
 
 ProblemKind = Literal[
     "altered",
@@ -27,19 +26,21 @@ ProblemKind = Literal[
     "rolled_back",
     "forked",
     "stream_missing",
+    "index",
+    "storage",
 ]
 
 MAX_FAULTS: Final = 100
 """Stop the check of a stream after this many faults."""
 
 LOOKAHEAD_RECORDS: Final = 4
-"""A record that does not fit is judged with this many records after it, if there are as many."""
+"""How many of the following records to use to diagnose one that does not fit."""
 
 WINDOW_RECORDS: Final = 1000
 """How many later records to search for the one that belongs here, and how many to remember."""
 
 MAX_CUT_OUT: Final = 100
-"""The largest number of records cut out, with the rest renumbered, that is recognized."""
+"""The most records that can be cut out, and the rest renumbered, with the cut still recognized."""
 
 
 class ChainFault(NamedTuple):
@@ -68,7 +69,7 @@ class ChainWalk:
 
     @property
     def stored_version(self) -> int:
-        """The position as the records are numbered now."""
+        """The position by the current numbers of the records."""
         return self.version + self.shift
 
     @property
@@ -101,8 +102,8 @@ class ChainWalk:
             if record.version != version + 1 + shift:
                 break
             # If `previous` is unknown, this record is trusted as the start of the following ones.
-            if previous is not None and record.hash != _hash(
-                seed, previous, version + 1, record.body
+            if previous is not None and record.hash != link(
+                seed, previous, version + 1, record.append_id, record.body
             ):
                 break
             at, version, previous = at + 1, version + 1, record.hash
@@ -113,7 +114,7 @@ class ChainWalk:
     def _diagnose(self, rest: Sequence[Record]) -> int:
         """Add the fault of the first of these records. Return how many it explains."""
         record, expected = rest[0], self.stored_version + 1
-        if record.version < expected or record.version >> 63:  # or out of range
+        if record.version < expected or record.version >> 63:  # over 63 bits: out of range
             self._add(record.version, "inserted", "its version is a duplicate, or out of range")
             return 1
         if record.version > expected:
@@ -127,7 +128,7 @@ class ChainWalk:
             self.version, self.previous = upto - self.shift, None
             return 0
         previous = self.previous
-        assert previous is not None  # else it would have been trusted
+        assert previous is not None  # otherwise `_skip_good` would have trusted the record
         return self._diagnose_hash(record, rest[1:], previous)
 
     def _diagnose_hash(self, record: Record, rest: Sequence[Record], previous: bytes) -> int:
@@ -136,7 +137,7 @@ class ChainWalk:
         home = next((stray for stray in self._strays if self._fits(previous, version, stray)), None)
         if home is not None:
             return self._add_misplaced(record, home)
-        recomputed = _hash(self._seed, previous, version, record.body)
+        recomputed = link(self._seed, previous, version, record.append_id, record.body)
         if not rest:
             return self._add_altered(
                 record.hash, "it does not fit the records before it", recomputed
@@ -181,7 +182,7 @@ class ChainWalk:
         return 1
 
     def _add_misplaced(self, record: Record, home: Record) -> int:
-        """Add the fault of a record in the place of another, `home`."""
+        """Add the fault of a record that is in the place of `home`."""
         what = f"the record that belongs here is at version {home.version}"
         self._add(self.stored_version + 1, "misplaced", what)
         self._strays.append(record)
@@ -200,14 +201,9 @@ class ChainWalk:
         return 1
 
     def _fits(self, previous: bytes, version: int, record: Record) -> bool:
-        return record.hash == _hash(self._seed, previous, version, record.body)
+        return record.hash == link(self._seed, previous, version, record.append_id, record.body)
 
     def _add(self, version: int, what: ProblemKind, details: str) -> None:
         if len(self.faults) == MAX_FAULTS - 1:
             details += "; the rest of this stream was not checked"
         self.faults.append(ChainFault(version, what, details))
-
-
-def _hash(seed: bytes, previous: bytes, version: int, body: bytes) -> bytes:
-    """Return the hash of a record, as `log.chain.extend` computes it."""
-    return sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()

@@ -1,4 +1,4 @@
-"""Read deletions from the audit streams: whether a stream of an anchor may be gone."""
+"""Read the recorded deletions, to decide whether a stream of an anchor may be missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _DeletionEntry(msgspec.Struct):
 
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
     version: int
     hash: str
 
@@ -52,6 +52,9 @@ class Deletions:
         found: set[DeletedIncarnation] = set()
         for deletion in self._read(tenant):
             incarnation = deletion.kind, deletion.id, deletion.incarnation
+            if not deletion.incarnation:
+                # The stream was too damaged to record its incarnation.
+                found.update(name for name in entries if name[:2] == incarnation[:2])
             entry = entries.get(incarnation)
             if entry is not None and (
                 deletion.version > entry.version
@@ -71,7 +74,9 @@ class Deletions:
                         continue
                     try:
                         envelope = decode_plain_envelope(
-                            self._log.decrypt_record(stream, head.incarnation, record, previous)
+                            self._log.reader.decrypt_record(
+                                stream, head.incarnation, record, previous
+                            )
                         )
                         if envelope.type in _REMOVAL_EVENTS:
                             deletion = msgspec.convert(envelope.data, _DeletionEntry)

@@ -12,16 +12,20 @@ from .chain import ProblemKind
 
 
 class StreamProblem(msgspec.Struct, frozen=True):
-    """A problem of a stream, and its version. `what` is one of:
+    """A problem at a version of a stream, or of the whole store if `id` is empty.
 
-    - by the chain: a record is `altered`, `missing`, `misplaced` or `inserted`;
-    - `head`: the head does not match the newest record, or its label cannot be decrypted;
+    `what` is one of:
+
+    - found by the chain: a record is `altered`, `missing`, `misplaced` or `inserted`;
+    - `head`: the head does not match the newest record, or its fields were altered;
     - `undecodable`: a record is not an event, or cannot be decrypted;
     - `value`: a blob or a file is missing or altered;
     - `unreadable`: the database cannot read it;
-    - by an anchor: `truncated` (records at the end are gone), `forked` (a different record than in
+    - found by an anchor: `truncated` (the newest records are gone), `forked` (not the record of
       the anchor), `rolled_back` (another incarnation of the stream), and `stream_missing` (no
-      deletion is recorded).
+      deletion is recorded);
+    - `index`: data derived from the records contradicts them; `store.repair()` rebuilds it;
+    - `storage`: the database or its files are damaged, or contradict the records.
     """
 
     tenant: str
@@ -33,7 +37,7 @@ class StreamProblem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         at = "" if self.version is None else f" (version {self.version})"
-        stream = StreamKey(self.tenant, self.kind, self.id)
+        stream = StreamKey(self.tenant, self.kind, self.id) if self.id else "the store"
         return f"{stream}{at}: {self.what.replace('_', ' ')}: {self.details}"
 
 
@@ -87,9 +91,8 @@ class VerifyResult(msgspec.Struct, frozen=True):
             )
             parts.append(f"compared with {signed} of {self.anchor_at:%Y-%m-%d %H:%M:%S} UTC")
         if self.deleted:
-            parts.append(
-                f"deleted since, by the audit stream: {_format_count(self.deleted, 'stream')}"
-            )
+            deleted = _format_count(self.deleted, "stream")
+            parts.append(f"deleted since, as recorded in the audit stream: {deleted}")
         if self.erased:
             parts.append(f"erased: {_format_count(self.erased, 'stream')}")
         return "; ".join(parts)

@@ -1,7 +1,7 @@
-"""Verify a store: all chains, heads and blobs; with an anchor, also what is missing.
+"""Verify a store: all chains, heads and blobs. With an anchor, find missing data too.
 
 It reads from the backend directly, page by page, several streams at a time, and reports damage
-instead of raising. Other processes may write meanwhile: each stream is verified up to the version
+instead of raising. Other processes may keep writing: each stream is verified up to the version
 it had when its check started.
 """
 
@@ -13,17 +13,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Final
 
-from ...backends import BillsRequests, Head, HeadSummary, StreamKey
+from ...backends import BackendProblem, BillsRequests, Head, HeadSummary, StreamKey
 from ...backends.retrying import RetryingBackend
 from ...errors import AnchorRefused
 from ...log.log import Log
-from ..anchors import AnchorEntry, AnchorFile, AnchorKey, list_scope, order_key, tenant_stream
-from .chain import ChainFault
+from ...log.tenants import list_scopes, list_unregistered_tenants
+from ...memory.resources import get_resources
+from ..anchors import AnchorEntry, AnchorFile, AnchorKey, order_key, tenant_stream
+from .chain import ChainFault, ProblemKind
 from .deletions import Deletions
 from .report import StreamProblem, VerifyProgress, VerifyResult
-from .stream import StreamVerdict, StreamVerifier
+from .stream import DAMAGE_ERRORS, StreamVerdict, StreamVerifier, describe_damage
 
 THREADS: Final = 4
 REMOTE_THREADS: Final = 16
@@ -129,8 +132,8 @@ class _Verification:
             progress,
             stop,
         )
-        self._backend = log.backend
-        self._store = RetryingBackend(log.backend)
+        self._log, self._backend = log, log.backend
+        self._store = RetryingBackend(log.backend, log.timeout)
         self._verifier = StreamVerifier(log, self._store, since=since, count=self._count)
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._read, self._size = 0, 0
@@ -152,6 +155,8 @@ class _Verification:
             if self._progress:
                 pool.submit(self._count_streams)
             waiting: set[Future[None]] = set()
+            if not self._since:
+                waiting.add(pool.submit(self._check_backend))
             for tenant, work in self._list_work():
                 for some in _slice_work(work):
                     if self._stop.is_set():
@@ -196,7 +201,10 @@ class _Verification:
         if self._tenant is not None:
             yield self._tenant, self._with_entries([(tenant_stream(self._tenant), 1)])
         before: str | None = None
-        for tenant, kind in list_scope(self._store, self._tenant):
+        scopes: list[tuple[str, str]] = []
+        with self._reporting():
+            scopes = list_scopes(self._store, self._tenant)
+        for tenant, kind in scopes:
             if before not in (None, tenant):
                 yield None, iter(())
             before = tenant
@@ -207,18 +215,19 @@ class _Verification:
 
     def _list_streams(self, tenant: str, kind: str) -> Iterator[tuple[StreamKey, int]]:
         """Yield listed and damaged streams, in order, with the estimated number of records."""
-        damaged = self._store.list_damaged(tenant, kind)
-        self._damaged.update(damaged)
-        heads = self._store.list_heads(tenant, kind)
-        listed = ((head.stream, _estimate_records(head)) for head in heads)
-        before: StreamKey | None = None
-        for stream, version in heapq.merge(listed, ((stream, 0) for stream in damaged)):
-            if stream != before:
-                yield stream, version
-            before = stream
+        with self._reporting():
+            damaged = self._store.list_damaged(tenant, kind)
+            self._damaged.update(damaged)
+            heads = self._store.list_heads(tenant, kind)
+            listed = ((head.stream, _estimate_records(head)) for head in heads)
+            before: StreamKey | None = None
+            for stream, version in heapq.merge(listed, ((stream, 0) for stream in damaged)):
+                if stream != before:
+                    yield stream, version
+                before = stream
 
     def _with_entries(self, streams: Iterable[tuple[StreamKey, int]]) -> Iterator[StreamWork]:
-        """Yield streams with their anchor entries, and before them those only in the anchor."""
+        """Yield streams with their anchor entries, in order, including those only in the anchor."""
         for stream, version in streams:
             here = order_key(stream)
             while self._entry is not None and order_key(self._entry.stream) < here:
@@ -242,11 +251,14 @@ class _Verification:
     def _count_streams(self) -> None:
         """Count the streams, in a thread of the pool."""
         count = int(self._tenant is not None)
-        for tenant, kind in list_scope(self._store, self._tenant):
-            for _ in self._store.list_heads(tenant, kind):
-                if self._stop.is_set():
-                    return
-                count += 1
+        try:
+            for tenant, kind in list_scopes(self._store, self._tenant):
+                for _ in self._store.list_heads(tenant, kind):
+                    if self._stop.is_set():
+                        return
+                    count += 1
+        except DAMAGE_ERRORS:
+            return  # reported by the verification itself
         self._of = count
 
     # -- verification ------------------------------------------------------------------------------
@@ -263,8 +275,55 @@ class _Verification:
             with self._lock:
                 self._add_verdict(stream, entry, verdict)
 
+    def _check_backend(self) -> None:
+        """Compare the backend's indexes and counters with the records, in a thread of the pool."""
+        with self._reporting():
+            self._check_registrations()
+        with self._reporting():
+            for problem in self._store.check():
+                if self._stop.is_set():
+                    return
+                self._add_backend_problem(problem)
+        with self._reporting():
+            for space, what in get_resources(self._log).check(self._list_namespaces()):
+                if self._stop.is_set():
+                    return
+                self._add_backend_problem(BackendProblem(what, space, derived=True))
+
+    def _list_namespaces(self) -> list[StreamKey]:
+        """Return the streams of all memory namespaces to verify."""
+        return [
+            head.stream
+            for tenant, kind in list_scopes(self._store, self._tenant)
+            if kind == "memory"
+            for head in self._store.list_heads(tenant, kind)
+        ]
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report damage found in the block as a problem of the whole store."""
+        try:
+            yield
+        except DAMAGE_ERRORS as error:
+            self._add_backend_problem(BackendProblem(describe_damage(error)))
+
+    def _check_registrations(self) -> None:
+        for tenant in list_unregistered_tenants(self._store):
+            what = "streams are stored for a tenant that was never registered"
+            if self._tenant is not None and tenant != self._tenant:
+                tenant, what = "", f"{what}; verify all tenants"
+            with self._lock:
+                self._add_problem(StreamKey(tenant, "", ""), ChainFault(None, "storage", what))
+
+    def _add_backend_problem(self, problem: BackendProblem) -> None:
+        stream = problem.stream or StreamKey("", "", "")
+        if self._tenant in (None, stream.tenant) or not stream.tenant:
+            kind: ProblemKind = "index" if problem.derived else "storage"
+            with self._lock:
+                self._add_problem(stream, ChainFault(None, kind, problem.what))
+
     def _is_damaged(self, stream: StreamKey) -> bool:
-        """Return whether a missing stream is still listed as damaged; else it was deleted since."""
+        """Return whether a missing stream is still listed as damaged. If not, it was deleted."""
         return stream in self._damaged and stream in self._store.list_damaged(
             stream.tenant, stream.kind
         )
@@ -302,7 +361,7 @@ class _Verification:
                 if (entry.kind, entry.id, entry.incarnation) in recorded:
                     self._tally["deleted"] += 1
                 elif is_other:
-                    what = "it is another incarnation than in the anchor; no deletion is recorded"
+                    what = "it is not the incarnation in the anchor; no deletion is recorded"
                     self._add_problem(entry.stream, ChainFault(None, "rolled_back", what))
                 else:
                     what = (

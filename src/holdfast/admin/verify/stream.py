@@ -21,6 +21,7 @@ from ...errors import (
 from ...log import chain
 from ...log.codec import Undecodable
 from ...log.events import Blob, Envelope, decode_envelope
+from ...log.head_fields import NO_CHECKSUM, NO_FIELDS
 from ...log.log import Log
 from ...log.operations.blobs import FILE, blob_key, count_chunks, referenced_key
 from ..anchors import AnchorEntry
@@ -75,7 +76,8 @@ class StreamVerifier:
             incarnation = verdict.head.incarnation if verdict.head else b""
             if not verdict.faults or incarnation == before:
                 break
-            before = incarnation  # it may have been recreated while it was read: faults count twice
+            # It may have been recreated while it was read, so faults count only if found twice.
+            before = incarnation
         return verdict
 
     def stored_as(self, stream: StreamKey) -> StreamKey:
@@ -106,22 +108,25 @@ class _StreamCheck:
     def run(self) -> StreamVerdict:
         found = self._found
         try:
-            # The page before the head: the head must cover its records.
+            # Read the first page before the head, so that the head must cover its records.
             page = self._reader.read(0) if self._trusted is None else None
         except DAMAGE_ERRORS:
-            page = None  # it is read again, and reported then
+            page = None  # it will be read again, and reported then
         try:
             head = found.head = self._store.head(self._stream)
         except DAMAGE_ERRORS as error:
-            self._add(None, "unreadable", _describe_error(error))
+            self._add(None, "unreadable", describe_damage(error))
             return found
         if head is None:
             if page:
                 self._add(None, "head", "there are records, but no head")
             return found
-        cipher = self._log.cipher
-        if cipher is not None and not cipher.can_decrypt_label(head):
-            self._add(None, "head", "its label was altered, or written without the key")
+        if head.fields == NO_FIELDS:
+            self._add(None, "head", NO_CHECKSUM)
+        try:
+            self._log.reader.decode_head(head)
+        except DAMAGE_ERRORS as error:
+            self._add(None, "head", describe_damage(error))
         walk = self._start_walk(head)
         complete = self._walk(head, walk, page)
         found.faults += walk.faults
@@ -165,7 +170,7 @@ class _StreamCheck:
                 except DAMAGE_ERRORS as error:
                     self._check_records(head, walk, rest, more=False)
                     after, failures, rest = after + 1, failures + 1, []
-                    walk.add_unreadable(after, _describe_error(error))
+                    walk.add_unreadable(after, describe_damage(error))
                     if failures == MAX_UNREADABLE:
                         return False
                     continue
@@ -227,7 +232,7 @@ class _StreamCheck:
                 if reached + 1 == head.version
                 else f"versions to {head.version} are"
             )
-            self._add(reached + 1, "missing", f"{which} missing, by the head")
+            self._add(reached + 1, "missing", f"{which} missing, according to the head")
         elif walk.previous is not None and head.hash not in (walk.previous, walk.recomputed):
             self._add(head.version, "head", "the head has a different hash than the newest record")
         if (
@@ -246,8 +251,8 @@ class _StreamCheck:
     def _check_content(self, head: Head, record: Record, previous: bytes | None) -> None:
         """Check that a record is an event, and that its blobs exist.
 
-        Encryption binds a record to the one before it. If that is damaged, which was reported, it
-        cannot be decrypted either.
+        Encryption binds a record to the one before it. If that one is damaged (which was reported),
+        this one cannot be decrypted either.
         """
         cipher = self._log.cipher
         if (
@@ -257,7 +262,9 @@ class _StreamCheck:
         ):
             return
         try:
-            body = self._log.decrypt_record(self._stream, head.incarnation, record, previous or b"")
+            body = self._log.reader.decrypt_record(
+                self._stream, head.incarnation, record, previous or b""
+            )
             if self._stream.kind == "blob":
                 if body[:1] != CHUNK_MARK:
                     raise Undecodable("it is not a part of a blob")
@@ -273,8 +280,8 @@ class _StreamCheck:
                 ]
         except DAMAGE_ERRORS as error:
             if self._stream.kind == "blob" and isinstance(error, UnknownKey | TamperDetected):
-                # It may be a leftover of a deleted owner, whose key is gone. If a record refers to
-                # it, that one reports it.
+                # It may be a leftover of a deleted owner, whose key is gone. If a record still
+                # refers to it, the check of that record reports it.
                 self._broken = self._found.erased = True
                 self._verifier.unfinished.add(self._stream)
                 return
@@ -284,7 +291,7 @@ class _StreamCheck:
                 if self._broken and record.version < head.version
                 else ""
             )
-            self._add(record.version, "undecodable", _describe_error(error) + rest)
+            self._add(record.version, "undecodable", describe_damage(error) + rest)
         else:
             if envelope.blob is not None:
                 key = blob_key(self._stream, envelope.blob)
@@ -304,7 +311,7 @@ class _StreamCheck:
             self._check_blob(version, referenced_key(self._stream, envelope.type, blob), blob)
 
     def _check_blob(self, version: int, key: StreamKey, blob: Blob) -> None:
-        """Check that a blob exists. Verify its content only if that was not done on its own."""
+        """Check that a blob exists. Verify its content unless the blob is verified separately."""
         verifier, stream = self._verifier, key
         try:
             stream = verifier.stored_as(key)
@@ -322,7 +329,7 @@ class _StreamCheck:
             )
 
     def _is_name_valid(self) -> bool:
-        """Return whether the digest in the name of a blob is that of its content."""
+        """Return whether the digest in a blob's name matches its content."""
         front = self._stream.id.split("-", 2)[:2] + ([FILE] if _is_file(self._stream) else [])
         plain = self._stream._replace(id="-".join([*front, self._digest.hexdigest()]))
         try:
@@ -345,6 +352,6 @@ def _is_file(blob: StreamKey) -> bool:
     return blob.id.split("-", 2)[-1].startswith(f"{FILE}-")
 
 
-def _describe_error(error: Exception) -> str:
-    """Return the problem of an error, without the advice."""
+def describe_damage(error: Exception) -> str:
+    """Return the problem that an error describes, without its advice."""
     return str(getattr(error, "what", None) or f"it cannot be read ({type(error).__name__})")
