@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from helpers.run_cli import plain_terminal, run
+from holdfast.cli import streams
 from holdfast.cli.text import event_line, format_size
+from holdfast.log.ids import COUNTED_KINDS
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +74,32 @@ def test_streams_are_listed_with_their_newest_version(url: str) -> None:
     assert run("streams", url).stdout == "        3  orders-7\n"
     assert json.loads(run("streams", url, "--json").stdout) == {"id": "orders-7", "version": 3}
     assert run("streams", url, "--tenant", "nobody").stdout == ""
+
+
+def test_streams_of_other_kinds_are_listed_by_kind_and_named_where_there_are_no_own_ones(
+    tmp_path: Path,
+) -> None:
+    url = str(tmp_path / "agents.db")
+    with holdfast.open(url) as store:
+        with store.task("claim-7"):
+            pass
+        store.conversation("support-1").append({"role": "user", "content": "hi"})
+    listed = run("streams", url)
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert listed.stderr == (
+        "tenant default has no streams of kind stream; use --kind: task, conversation\n"
+    )
+    assert run("streams", url, "--kind", "conversation").stdout == "        1  support-1\n"
+    [line] = run("streams", url, "--kind", "task", "--json").stdout.splitlines()
+    assert json.loads(line)["id"] == "claim-7"
+    wrong = run("streams", url, "--kind", "key")
+    assert wrong.exit_code == 1 and "kind must be one of audit" in wrong.stderr
+    empty = run("streams", url, "--tenant", "nobody").stderr
+    assert empty == "tenant nobody has no streams of kind stream\n"
+
+
+def test_every_kind_that_health_counts_can_be_listed(url: str) -> None:
+    assert set(streams._KINDS) == set(COUNTED_KINDS)
 
 
 def test_read_prints_one_event_per_line_oldest_first(url: str) -> None:
@@ -240,3 +271,21 @@ def test_messages_of_a_conversation_that_is_not_there_is_an_error(
     assert run("messages").exit_code == 2
     monkeypatch.setenv("HOLDFAST_URL", chat_url)
     assert run("messages", "b").exit_code == 0
+
+
+def run_as_a_process(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_process_has_the_help_and_the_errors_that_the_tests_see() -> None:
+    for arguments in (["tasks", "--help"], ["tasks", "--no-option"], ["no-command"], ["--help"]):
+        code, output, errors = run_as_a_process(*arguments)
+        whole = run(*arguments)
+        assert code == whole.exit_code
+        assert (output + errors).split() == whole.output.split()

@@ -74,7 +74,10 @@ def test_copy_takes_neither_place_from_the_environment(
     monkeypatch.setenv("HOLDFAST_URL", source)
     for arguments in ([], [tmp_path / "b.db"], [source]):
         result = run("copy", *arguments)
-        assert result.exit_code == 2 and "name the store and where to copy it" in result.output
+        assert (
+            result.exit_code == 2
+            and "holdfast copy agents.db postgresql://host/agents" in result.output
+        )
     assert not (tmp_path / "b.db").exists()
 
 
@@ -126,7 +129,7 @@ def test_a_source_that_is_not_there_is_an_error_and_nothing_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_copy_refuses_what_lives_inside_a_process(source: str, tmp_path: Path) -> None:
+def test_copy_refuses_a_store_inside_a_process(source: str, tmp_path: Path) -> None:
     for pair in ((source, "memory://x"), ("memory://x", tmp_path / "b.db")):
         result = run("copy", *pair)
         assert result.exit_code == 1 and "memory://" in result.stderr
@@ -223,7 +226,7 @@ def test_backup_replaces_a_file_only_with_overwrite(source: str, tmp_path: Path)
     target = tmp_path / "backup.db"
     target.write_text("precious")
     result = run("backup", source, target)
-    assert result.exit_code == 1 and result.stderr.endswith("with overwrite=True or --overwrite\n")
+    assert result.exit_code == 1 and result.stderr.endswith("or replace it with --overwrite\n")
     assert target.read_text() == "precious"
     assert run("backup", source, target, "--overwrite").exit_code == 0
     assert dump(source) == dump(target)

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from typer.testing import Result
 
 import holdfast
 from helpers.example_counts import examples
@@ -20,7 +20,7 @@ from holdfast.memory.embedders import Embedder
 
 JANUARY = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 MARCH = datetime(2026, 3, 1, tzinfo=timezone.utc)
-COMMANDS = ("memories", "recall", "remember", "forget", "reindex")
+COMMANDS = ("memories", "recall", "remember", "forget", "consolidate", "reindex")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_namespaces_are_listed_with_how_many_memories_each_has(url: str) -> None
         ("buyer", 3, 1),
         ("clerk", 1, 0),
     ]
-    assert facts[0]["oldest"] == "2026-01-31T12:00:00Z"
+    assert facts[0]["oldest"] == "2026-01-31T12:00:00+00:00"
 
 
 def test_memories_of_a_namespace_are_one_line_each(url: str) -> None:
@@ -98,12 +98,13 @@ def test_a_source_cannot_pass_for_an_author(tmp_path: Path) -> None:
 
 def test_memories_as_json_have_all_that_is_known_of_them(url: str) -> None:
     facts = json.loads(run("memories", url, "buyer", "--source", "offer-17", "--json").output)
+    assert facts.pop("told_at") > facts["at"]
     assert facts == {
         "id": ids(url)[1],
         "text": "Vendor B quotes without tax",
         "variants": [],
-        "at": "2026-03-01T00:00:00Z",
-        "first_at": "2026-03-01T00:00:00Z",
+        "at": "2026-03-01T00:00:00+00:00",
+        "first_at": "2026-03-01T00:00:00+00:00",
         "source": "offer-17",
         "sources": ["offer-17"],
         "tags": [],
@@ -113,6 +114,9 @@ def test_memories_as_json_have_all_that_is_known_of_them(url: str) -> None:
         "subject": None,
         "expires_at": None,
         "mentions": 1,
+        "valid_from": None,
+        "valid_until": None,
+        "evidence": [],
     }
 
 
@@ -378,6 +382,7 @@ CALLS = {
     "recall": ["buyer", "tax"],
     "remember": ["buyer", "tea"],
     "forget": ["buyer", "--tag", "x", "--yes"],
+    "consolidate": ["buyer"],
     "reindex": ["buyer"],
 }
 
@@ -518,3 +523,65 @@ def test_long_memories_are_cut_for_people_and_whole_in_json(url: str) -> None:
         assert len(line) == 200
         assert line.endswith("…")
     assert listed("memories", url, "m") == [text]
+
+
+# -- consolidate -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubled(url: str) -> str:
+    """The store, with the same words twice for no one and for a subject, and a conflict."""
+    with holdfast.open(url) as store:
+        buyer = store.memory("buyer")
+        for subject in (None, "person-7"):
+            for minute in (1, 2):
+                buyer.remember(
+                    f"The contract of {subject} ends in May",
+                    at=JANUARY.replace(minute=minute),
+                    subject=subject,
+                )
+        buyer.remember("Ann lives in Ghent", at=JANUARY)
+        buyer.remember("Ann lives in Rome", at=MARCH)
+    return url
+
+
+def test_consolidate_prints_proposals_and_changes_nothing(doubled: str) -> None:
+    before = texts(doubled)
+    done = run("memory", "consolidate", doubled, "buyer")
+    assert done.exit_code == 0, done.output
+    assert [line.split()[:2] for line in done.output.splitlines()[:3]] == [
+        ["proposed", "duplicate"],
+        ["proposed", "supersede"],
+        ["proposed", "duplicate"],
+    ]
+    assert done.output.splitlines()[3:] == ["3 proposals for buyer; nothing was changed"]
+    assert "needs approval" in done.output.splitlines()[1]
+    assert texts(doubled) == before
+    with holdfast.open(doubled) as store:
+        assert list(store.tasks()) == []
+
+
+def test_consolidate_applies_what_is_safe_and_undoes_it(doubled: str) -> None:
+    before = texts(doubled)
+    done = run("consolidate", doubled, "buyer", "--apply", "--json")
+    *proposals, summary = [json.loads(line) for line in done.output.splitlines()]
+    assert [(each["kind"], each["status"], each["subject"]) for each in proposals] == [
+        ("duplicate", "applied", None),
+        ("supersede", "left", None),
+        ("duplicate", "applied", "person-7"),
+    ]
+    assert (summary["proposed"], summary["applied"]) == (3, 2)
+    assert len(texts(doubled)) == len(before) - 2
+    for name in summary["runs"]:
+        undone = run("consolidate", doubled, "buyer", "--undo", name)
+        assert undone.output == "undid 1 changes of buyer\n"
+    assert texts(doubled) == before
+    again = run("consolidate", doubled, "buyer", "--apply")
+    assert "applied 0 of them" in again.output.splitlines()[-1]
+
+
+def test_consolidate_says_what_to_check_if_there_is_nothing_to_undo(doubled: str) -> None:
+    done = run("consolidate", doubled, "buyer", "--undo", "no-such-run")
+    assert done.exit_code == 1 and "check the names" in done.stderr
+    done = run("consolidate", doubled, "buyer", "--undo", "r", "--apply")
+    assert done.exit_code == 2 and "not both" in done.stderr

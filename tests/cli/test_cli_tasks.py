@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,11 +99,17 @@ def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
 
 def test_a_task_is_shown_as_json_with_status_and_doubt(url: str) -> None:
     facts = json.loads(run("task", url, "b-mission", "--json").output)
-    assert (facts["task_id"], facts["status"], facts["in_doubt"]) == (
-        "b-mission",
-        "pending",
-        ["launch"],
-    )
+    assert (facts["id"], facts["status"], facts["in_doubt"]) == ("b-mission", "pending", True)
+    assert [step["path"] for step in facts["steps"] if step["in_doubt"]] == ["launch"]
+
+
+def test_what_lists_and_the_task_itself_show_has_the_same_names_and_values(url: str) -> None:
+    listed = [json.loads(line) for line in run("tasks", url, "--json").output.splitlines()]
+    assert [facts["id"] for facts in listed] == ["a-report", "b-mission", "c-done"]
+    for facts in listed:
+        shown = json.loads(run("task", url, facts["id"], "--json").output)
+        assert {name: shown[name] for name in facts} == facts
+        assert not {"task_id", "agent_id"} & set(shown)
 
 
 def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
@@ -118,7 +125,16 @@ def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
             raise ValueError("no money")
     facts = json.loads(run("task", url, "d-model", "--json").output)
     assert (facts["status"], facts["result"], facts["error"]) == ("finished", "said", None)
-    assert facts["steps"] == [{"path": "ask", "status": "completed", "kind": "model"}]
+    [step] = facts["steps"]
+    assert step["ended_at"] >= step["started_at"]
+    shown = {name: step[name] for name in ("path", "status", "kind", "in_doubt", "overdue")}
+    assert shown == {
+        "path": "ask",
+        "status": "completed",
+        "kind": "model",
+        "in_doubt": False,
+        "overdue": False,
+    }
     assert facts["usage"] == {"calls": 1, "input_tokens": 30, "output_tokens": 5, "cost": 0.0}
     assert facts["budget"] == {"tokens": 9000, "cost": None, "calls": 2}
     assert (
@@ -126,17 +142,57 @@ def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
         in run("task", url, "d-model").output
     )
     failed = json.loads(run("task", url, "e-failed", "--json").output)
-    assert (failed["error"], failed["budget"]) == (
-        {"type": "ValueError", "message": "no money"},
+    assert (failed["error"]["type"], failed["error"]["message"], failed["budget"]) == (
+        "ValueError",
+        "no money",
         None,
     )
+    assert failed["error"]["frames"][0]["source"] == 'raise ValueError("no money")'
     assert "used" not in run("task", url, "e-failed").output
 
 
 def test_a_doubt_is_shown_with_the_command_that_settles_it(url: str) -> None:
     shown = run("task", url, "b-mission").output
-    assert "holdfast resolve URL TASK STEP --result JSON, or --retry if it was not done." in shown
+    assert f"  holdfast resolve {url} b-mission launch --result JSON  # it was done\n" in shown
+    assert f"  holdfast resolve {url} b-mission launch --retry  # it was not done\n" in shown
     assert "store.resolve" not in shown
+
+
+KILLED_STEP = """
+import os, sys
+import holdfast
+
+def find(to):
+    return None
+
+@holdfast.step(**({"once": True} if sys.argv[2] == "once" else {"check": find}))
+def mail(to):
+    os.kill(os.getpid(), 9)
+
+with holdfast.open(sys.argv[1]) as store, store.task("killed"):
+    mail("bob")
+"""
+
+
+@pytest.mark.parametrize("mode", ["once", "check"])
+def test_a_step_that_was_killed_says_who_decides_before_the_next_run(url: str, mode: str) -> None:
+    process = subprocess.run([sys.executable, "-c", KILLED_STEP, url, mode], check=False)
+    assert process.returncode == -signal.SIGKILL
+    shown = run("task", url, "killed").output
+    assert "task killed, running\n" in shown
+    by_check = "\noutcome unknown, its check decides: mail\n  to: " in shown
+    assert (by_check, "in doubt" in shown) == ((False, True) if mode == "once" else (True, False))
+    commands = [line for line in shown.splitlines() if line.startswith("  holdfast resolve ")]
+    if mode == "check":
+        assert commands == []
+        return
+    assert commands == [
+        f"  holdfast resolve {url} killed mail --result JSON  # it was done",
+        f"  holdfast resolve {url} killed mail --retry  # it was not done",
+    ]
+    assert run("resolve", url, "killed", "mail", "--retry").exit_code == 0
+    shown = run("task", url, "killed").output
+    assert "in doubt" not in shown and "holdfast resolve" not in shown
 
 
 def test_the_history_of_a_task_is_printed_one_event_per_line(url: str) -> None:
@@ -149,7 +205,7 @@ def test_the_history_of_a_task_is_printed_one_event_per_line(url: str) -> None:
         "task.claimed",
         "task.planned",
         "step.completed",
-        "task.left",
+        "task.released",
     ]
 
 
@@ -215,14 +271,67 @@ def test_a_doubt_is_settled_in_one_way_and_with_json(url: str, options: list[str
     assert run("resolve", url, "b-mission", "launch", *options).exit_code == 2
 
 
+def test_a_second_operator_is_refused_and_sees_who_was_first(url: str) -> None:
+    first = ("resolve", url, "b-mission", "launch", "--result", '"it flew"')
+    assert run(*first, "--by", "ann").exit_code == 0
+    second = run("resolve", url, "b-mission", "launch", "--retry", "--by", "bob")
+    assert (second.exit_code, second.output) == (1, second.stderr)
+    assert "already resolved by 'ann' at 2" in second.stderr
+    assert "--override" in second.stderr
+    assert (
+        run("resolve", url, "b-mission", "launch", "--retry", "--override", "--by", "bob").exit_code
+        == 0
+    )
+    with holdfast.open(url) as store:
+        with pytest.raises(holdfast.StepInDoubt), store.task("b-mission"):
+            launch("R7")
+        store.resolve("b-mission", "launch", result="it flew")
+        with store.task("b-mission"):
+            launch("R7")
+    late = run("resolve", url, "b-mission", "launch", "--retry", "--override")
+    assert late.exit_code == 1
+    assert "too late" in late.stderr
+
+
+def test_the_login_user_resolves_unless_another_is_named(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "eve")
+    run("resolve", url, "b-mission", "launch", "--retry")
+    assert "by 'eve'" in run("resolve", url, "b-mission", "launch", "--retry").stderr
+
+
+def test_a_result_of_another_type_is_one_line_and_exit_code_1(url: str) -> None:
+    result = run("resolve", url, "b-mission", "launch", "--result", "5")
+    assert result.exit_code == 1
+    assert "the result must be string" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_step_that_is_not_in_doubt_cannot_be_settled(url: str) -> None:
     result = run("resolve", url, "a-report", "collect", "--retry")
     assert result.exit_code == 1
     assert "steps to resolve: none" in result.stderr
 
 
-def test_cancelling_is_recorded_with_its_reason(url: str) -> None:
-    assert run("cancel", url, "a-report", "--reason", "no longer needed").exit_code == 0
+def test_cancelling_is_recorded_with_its_reason_and_person_and_shown(url: str) -> None:
+    assert "cancelled" not in run("task", url, "a-report").output
+    assert json.loads(run("task", url, "a-report", "--json").output)["cancellation"] is None
+    assert (
+        run("cancel", url, "a-report", "--reason", "no longer needed", "--by", "ann").exit_code == 0
+    )
     with holdfast.open(url) as store:
         assert [info.status for info in store.tasks() if info.id == "a-report"] == ["cancelled"]
-        assert store.task("a-report").history()[-1].data == {"reason": "no longer needed"}
+        assert store.task("a-report").history()[-1].data == {
+            "reason": "no longer needed",
+            "by": "ann",
+        }
+    assert " UTC by ann: no longer needed\n" in run("task", url, "a-report").output
+    facts = json.loads(run("task", url, "a-report", "--json").output)["cancellation"]
+    assert (facts["reason"], facts["by"]) == ("no longer needed", "ann")
+    [line] = [
+        line for line in run("audit", url, "a-report").output.splitlines() if "cancelled" in line
+    ]
+    assert "ann" in line
+    assert run("cancel", url, "b-mission", env={"LOGNAME": "eve"}).exit_code == 0
+    assert json.loads(run("task", url, "b-mission", "--json").output)["cancellation"]["by"] == "eve"

@@ -180,7 +180,7 @@ def test_an_anchor_is_not_overwritten_unless_that_is_said(place: str, tmp_path: 
     anchor = tmp_path / "monday"
     assert run("anchor", place, "--to", anchor).exit_code == 0
     again = run("anchor", place, "--to", anchor)
-    assert again.exit_code == 1 and again.stderr.endswith("with overwrite=True or --overwrite\n")
+    assert again.exit_code == 1 and again.stderr.endswith("or replace it with --overwrite\n")
     assert run("anchor", place, "--to", anchor, "--overwrite").exit_code == 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -65,12 +68,12 @@ def test_the_demo_shows_that_everything_happened_once(tmp_path: Path) -> None:
     # Two of the kills strike while the model is asked: those two answers are paid for again, and no
     # other.
     assert (paid, paid < computed) == (undisturbed + 2, True)
-    assert "Resume context for task" in done.stdout and "def settle(task" in done.stdout
+    assert "You are resuming task" in done.stdout and "def settle(task" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_terminal_the_output_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
-    program = "from holdfast.demo.run import run_demo; exit(run_demo(kills=25, think=0))"
+    program = "from holdfast.demo.run import run_demo; exit(not run_demo(kills=25, think=0).ok)"
     # The folder of the store and that of the program are shown whole, however long they are.
     done = in_a_process("-c", program, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,7 +87,7 @@ def test_without_a_terminal_the_output_is_plain_and_fits_80_columns(tmp_path: Pa
 
 
 def test_signs_that_the_output_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:
-    program = "from holdfast.demo.run import run_demo; raise SystemExit(run_demo(kills=1, think=0))"
+    program = "from holdfast.demo.run import run_demo; exit(not run_demo(kills=1, think=0).ok)"
     done = in_a_process("-c", program, TMPDIR=str(tmp_path), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -94,7 +97,7 @@ def test_killed_at_every_moment_there_is_on_files(
 ) -> None:
     url = f"file://{tmp_path / 'agents'}"
     call = f"run_demo(url={url!r}, kills={len(moments)}, seed=1, think=0)"
-    program = f"from holdfast.demo.run import run_demo; raise SystemExit({call})"
+    program = f"from holdfast.demo.run import run_demo; raise SystemExit(not {call}.ok)"
     done = in_a_process("-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
     with holdfast.open(url) as store:
@@ -113,7 +116,7 @@ def test_a_service_that_did_it_twice_is_noticed(
 ) -> None:
     # Asked whether it has paid, the bank denies it: so the agent pays again.
     monkeypatch.setattr(World, "on_find", lambda self, service, key: None)
-    assert run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
+    assert not run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0).ok
     output = capsys.readouterr().out
     assert counts(output)["payments to the customer"] == [1, 2, 2]
     assert "payments to the customer: 2, not 1" in output
@@ -127,7 +130,7 @@ def test_an_agent_that_fails_by_itself_is_a_failure_of_the_demo(
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(World, "on_do", refuse)
-    assert run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
+    assert not run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0).ok
     assert "run 1 ended with exit code 1" in capfd.readouterr().out
 
 
@@ -162,8 +165,8 @@ def test_more_calls_of_the_model_are_no_problem() -> None:
         ({"counted": {}}, "payments: 0, not 1"),
         ({"counted": {"payments": 1, "mails": 1}}, "mails: 1, not 0"),
         ({"undisturbed": {"payments": 2}, "counted": {"payments": 2}}, "payments: 2, not 2"),
-        ({"result": {"amount": 8}}, "the result is not that of the undisturbed run"),
-        ({"result": None}, "the result is not that of the undisturbed run"),
+        ({"result": {"amount": 8}}, "the result differs from that of the undisturbed run"),
+        ({"result": None}, "the result differs from that of the undisturbed run"),
         ({"actual_kills": 4}, "the agent was killed 4 times, not 5"),
     ],
 )
@@ -206,3 +209,21 @@ def test_from_zero_each_run_does_again_what_was_done_by_its_end(
     computed = count_from_zero(moments, total, [fourth, paid])
     assert computed == Counter({MODEL_CALLS: 6 + 15 + 17, "payments to the customer": 0 + 1 + 1})
     assert total[MODEL_CALLS] == 17
+
+
+@pytest.mark.slow
+def test_the_dashboard_shows_the_kills_until_it_is_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "demo", "--serve", "--kills", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        try:
+            address = demo.stdout.readline().removeprefix("dashboard: ").strip()
+            shown = next(line for line in demo.stdout if line.startswith("The dashboard is at"))
+            assert shown.split()[4] == address.partition("task?")[0]
+            timeline = address.replace("task?", "api/v1/task/timeline?")
+            with urllib.request.urlopen(timeline, timeout=30) as answer:
+                runs = json.load(answer)["timeline"]["runs"]
+            assert [run["how"] for run in runs] == ["killed", "killed", "finished"]
+        finally:
+            demo.send_signal(signal.SIGINT)
+    assert demo.returncode == 0

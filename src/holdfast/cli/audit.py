@@ -5,9 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-import typer
+import click
 
-from .stores import Tenant, Url, open_store, split_url
+from .parser.completion import complete_tasks
+from .parser.declare import Argument, Option, command
+from .stores import Tenant, Url, open_store
 from .text import printable
 
 
@@ -19,39 +21,45 @@ class AuditFormat(str, Enum):
     csv = "csv"
 
 
+@command(
+    "holdfast audit agents.db claim-42",
+    "holdfast audit agents.db claim-42 --content --format csv > claim-42.csv",
+)
 def audit(
-    url: Url = None,
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TASK", help="The id of the task, or of another stream.", show_default=False
+    url: Url,
+    task_id: Annotated[
+        str,
+        Argument(
+            metavar="TASK",
+            help="The id of the task or, with --kind, of another stream.",
+            complete=complete_tasks,
         ),
-    ] = None,
+    ],
     kind: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="KIND", help="The stream's kind: task, conversation, memory, state or stream."
         ),
     ] = "task",
     format: Annotated[
-        AuditFormat, typer.Option("--format", help="A table, JSON Lines, or CSV for a spreadsheet.")
+        AuditFormat, Option("--format", help="A table, JSON Lines, or CSV for a spreadsheet.")
     ] = AuditFormat.text,
     content: Annotated[
-        bool, typer.Option("--content", help="Include content, such as inputs and results.")
+        bool, Option("--content", help="Include content, such as inputs and results.")
     ] = False,
     tenant: Tenant = "default",
+    as_json: Annotated[bool, Option("--json", help="The same as --format jsonl.")] = False,
 ) -> None:
     """Show who did what to a task, and when.
 
     Lists claims, steps, answers, cancellations and deletions with their correlation ids.
     """
-    url, task = split_url(url, task, "name the task: holdfast audit agents.db claims-42")
     with open_store(url, tenant) as store:
-        trail = store.audit(task, kind=kind, content=content)
-    if format is AuditFormat.csv:
-        typer.echo(trail.csv(), nl=False)
-    elif format is AuditFormat.jsonl:
+        trail = store.audit(task_id, kind=kind, content=content)
+    if as_json or format is AuditFormat.jsonl:
         for line in trail.jsonl().splitlines():
-            typer.echo(printable(line))
+            click.echo(printable(line))
+    elif format is AuditFormat.csv:
+        click.echo(trail.csv(), nl=False)
     else:
-        typer.echo(trail.text())
+        click.echo(trail.text())

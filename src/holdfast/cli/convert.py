@@ -6,49 +6,48 @@ import os
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
-import typer
+import click
 
 import holdfast
 
 from ..backends.urls import redact_url
-from .keys import KEY_FORMS
-from .stores import URL_FORMS, exit_on_error, given_keys, reject_memory_url
-from .text import format_count, printable
+from .parser.declare import Argument, Option, command
+from .stores import KEY_FORMS, URL_FORMS, Json, exit_on_error, given_keys, reject_memory_url
+from .text import format_count, printable, to_json
 
 if TYPE_CHECKING:
     from ..types import ConvertResult
 
-Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {URL_FORMS}")]
-Dst = Annotated[
-    str, typer.Argument(metavar="DST", help="The store to write; created if it does not exist.")
-]
+Src = Annotated[str, Argument(metavar="SRC", help=f"The store to read. {URL_FORMS}")]
+Dst = Annotated[str, Argument(metavar="DST", help="The store to write; created if needed.")]
 
 
+@command("holdfast encrypt agents.db encrypted.db --to file:master.key")
 def encrypt(
     src: Src,
     dst: Dst,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="KEY", help=f"The key: {KEY_FORMS}.", show_default=False),
-    ] = None,
+    to: Annotated[str | None, Option("--to", metavar="KEY", help=f"The key: {KEY_FORMS}.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Copy a store to an encrypted one.
 
     If it is interrupted, run it again to continue.
     """
     if not to:
-        raise typer.BadParameter("name the key: --to file:new.key")
+        raise click.UsageError("name the key: --to file:new.key")
     with exit_on_error():
         _check_places(src, dst)
         result = holdfast.encrypt(src, dst, key=to)
-    typer.echo(_summary(result, dst))
-    typer.echo(
+    click.echo(_summary(result, dst, as_json))
+    click.echo(
         f"{printable(redact_url(src))} still exists, unencrypted: delete it and its backups when"
-        " you have checked the copy"
+        " you have checked the copy",
+        err=as_json,
     )
 
 
-def decrypt(src: Src, dst: Dst) -> None:
+@command("holdfast decrypt encrypted.db agents.db --key file:master.key")
+def decrypt(src: Src, dst: Dst, as_json: Json = False) -> None:
     """Copy a store to an unencrypted one.
 
     If it is interrupted, run it again to continue.
@@ -56,7 +55,7 @@ def decrypt(src: Src, dst: Dst) -> None:
     with exit_on_error():
         _check_places(src, dst)
         result = holdfast.decrypt(src, dst, key=given_keys() or None)
-    typer.echo(_summary(result, dst))
+    click.echo(_summary(result, dst, as_json))
 
 
 def _check_places(src: str, dst: str) -> None:
@@ -66,12 +65,13 @@ def _check_places(src: str, dst: str) -> None:
         os.path.exists(_path(src)) and os.path.realpath(_path(src)) == os.path.realpath(_path(dst))
     ):
         raise ValueError(
-            "SRC and DST are the same place; a store is not rewritten in place, name a new one"
+            "SRC and DST must be different stores, because a store is not rewritten in place;"
+            " name a new one"
         )
 
 
 def _path(url: str) -> str:
-    """Return the path of a store that has files; other URLs are returned as they are."""
+    """Return the path of a store that is a file or a directory; return other URLs unchanged."""
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         return url
@@ -79,7 +79,9 @@ def _path(url: str) -> str:
     return {"sqlite": place[1:], "file": place}.get(scheme.lower(), url)
 
 
-def _summary(result: ConvertResult, dst: str) -> str:
+def _summary(result: ConvertResult, dst: str, as_json: bool) -> str:
+    if as_json:
+        return to_json(result)
     text = (
         f"wrote {format_count(result.streams, 'stream')}, {format_count(result.records, 'record')}"
         f" to {printable(redact_url(dst))} and verified them"

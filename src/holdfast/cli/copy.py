@@ -9,23 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-import typer
+import click
 
 import holdfast
 
 from ..backends.urls import pop_option, redact_url
-from .stores import (
-    URL_FORMS,
-    Json,
-    Url,
-    exit_on_error,
-    given_keys,
-    reject_memory_url,
-    split_url,
-    store_url,
-)
-from .text import format_count, format_size, printable
+from .parser.declare import Argument, Option, command
+from .stores import URL_FORMS, Json, Url, exit_on_error, given_keys, reject_memory_url, store_url
+from .text import format_count, format_size, printable, to_json
 
 if TYPE_CHECKING:
     from ..types import CopyProgress, CopyResult
@@ -33,24 +24,18 @@ if TYPE_CHECKING:
 _REPORT_SECONDS = 5.0
 
 
+@command(
+    "holdfast copy agents.db postgresql://host/agents",
+    "holdfast copy redis://host copy.db --delete",
+)
 def copy(
-    src: Annotated[
-        str | None,
-        typer.Argument(metavar="SRC", help=f"The store to copy. {URL_FORMS}", show_default=False),
-    ] = None,
-    dst: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DST",
-            help="The store to copy to; created if it does not exist.",
-            show_default=False,
-        ),
-    ] = None,
+    src: Annotated[str, Argument(metavar="SRC", help=f"The store to copy. {URL_FORMS}")],
+    dst: Annotated[str, Argument(metavar="DST", help="Where to copy it; created if needed.")],
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read back everything in the copy.")
+        bool, Option("--verify/--no-verify", help="Read back everything in the copy.")
     ] = True,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Also delete the streams that the source has deleted.")
+        bool, Option("--delete", help="Also delete streams from DST that were deleted from SRC.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -58,77 +43,89 @@ def copy(
 
     Copies all tenants, byte for byte. If it is interrupted, run it again to continue.
     """
-    if not src or not dst:
-        # HOLDFAST_URL stands for neither: it would be easy to copy in the wrong direction.
-        raise typer.BadParameter(
-            "name the store and where to copy it: holdfast copy agents.db postgresql://host/agents"
-        )
     with exit_on_error():
         reject_memory_url(src)
         reject_memory_url(dst)
         if not as_json:
-            typer.echo(f"from {printable(redact_url(src))} to {printable(redact_url(dst))}")
+            click.echo(f"from {printable(redact_url(src))} to {printable(redact_url(dst))}")
         with _show_progress(as_json) as progress:
             copied = holdfast.copy(
                 src, dst, progress=progress, verify=verify, delete=delete, key=given_keys() or None
             )
-    typer.echo(
-        printable(msgspec.json.encode(copied).decode()) if as_json else _summary(copied, verify)
-    )
+    click.echo(to_json(copied) if as_json else _summary(copied, verify))
 
 
+@command("holdfast backup agents.db backup.db")
 def backup(
-    url: Url = None,
-    path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The file to write.", show_default=False)
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file.")
-    ] = False,
+    url: Url,
+    path: Annotated[str, Argument(metavar="PATH", help="The file to write.")],
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Online backup of a SQLite store.
+    """Back up an SQLite store while it is in use.
 
-    Writes a consistent snapshot to a file while other processes keep writing.
+    Writes a consistent snapshot to a file. Other processes can keep writing.
     """
-    url, path = split_url(
-        url, path, "name the store and the backup file: holdfast backup agents.db backup.db"
-    )
     with exit_on_error():
         source = store_url(url)
         reject_memory_url(source)
         count = holdfast.backup(source, path, overwrite=overwrite)
-    typer.echo(f"wrote {printable(os.fspath(path))}, {format_size(count)}")
+    facts = {"path": os.fspath(path), "bytes": count}
+    click.echo(
+        to_json(facts) if as_json else f"wrote {printable(os.fspath(path))}, {format_size(count)}"
+    )
 
 
-def schema(url: Url = None) -> None:
-    """Print SQL/JSON for manual setup.
+@command("holdfast schema postgresql://host/agents | psql agents")
+def schema(url: Url, as_json: Json = False) -> None:
+    """Print the SQL or JSON for a manual setup.
 
     For databases where Holdfast may not create tables and indexes itself. Does not connect.
     """
     with exit_on_error():
-        typer.echo(_schema(pop_option(store_url(url), "durability")[0]).rstrip("\n"))
+        found = _find_schema(_drop_options(store_url(url)))
+    if as_json:
+        click.echo(to_json(found))
+    else:
+        click.echo(found["note"] if found["script"] is None else found["script"])
 
 
-def _schema(url: str) -> str:
+def _drop_options(url: str) -> str:
+    """Return the URL without the options that no backend sees."""
+    for name in ("durability", "timeout", "tracebacks"):
+        url, _ = pop_option(url, name)
+    return url
+
+
+def _find_schema(url: str) -> dict[str, str | None]:
+    """Return the engine, and the script that sets it up or a note that none is needed."""
     scheme = url.partition("://")[0].lower() if "://" in url else "sqlite"
+    script: str | None = None
+    note = ""
     if scheme in ("postgresql", "postgres"):
         from ..backends.postgres.schema import render_schema_script
         from ..backends.postgres.url import parse_postgres_url, read_schema_option
         from ..memory.search.postgres_sql import setup_script
 
         store = render_schema_script(url)  # its last lines grant privileges on all tables
-        return setup_script(read_schema_option(parse_postgres_url(url).options)) + store
-    if scheme == "dynamodb":
+        script = setup_script(read_schema_option(parse_postgres_url(url).options)) + store
+    elif scheme == "dynamodb":
         from ..backends.dynamodb.backend import create_table_json, parse_table_name
 
-        return create_table_json(parse_table_name(url))
-    if scheme == "s3":
-        return "only the bucket is needed: the rest is created when the store is first opened"
-    if scheme not in _ENGINES:
+        script = create_table_json(parse_table_name(url))
+    elif scheme == "s3":
+        note = "only the bucket is needed: the rest is created when the store is first opened"
+    elif scheme in _ENGINES:
+        engine = _ENGINES[scheme]
+        note = f"nothing is needed: {engine} stores are created when they are first opened"
+    else:
         raise ValueError(f"{scheme!r} is not a store URL scheme")
-    return f"nothing is needed: {_ENGINES[scheme]} stores are created when they are first opened"
+    if script is not None:
+        return {"engine": _NAMES.get(scheme, scheme), "script": script.rstrip("\n"), "note": None}
+    return {"engine": _NAMES.get(scheme, scheme), "script": None, "note": note}
 
 
+_NAMES = {"postgres": "postgresql", "file": "files", "rediss": "redis"}
 _ENGINES = {
     "sqlite": "SQLite",
     "file": "file",
@@ -140,7 +137,7 @@ _ENGINES = {
 
 @contextmanager
 def _show_progress(quiet: bool) -> Iterator[Callable[[CopyProgress], None] | None]:
-    """Yield a function that shows progress: a bar on a terminal, else a line now and then."""
+    """Yield a function that shows progress: a bar on a terminal, else a line every few seconds."""
     try:
         if quiet:
             yield None
@@ -150,8 +147,8 @@ def _show_progress(quiet: bool) -> Iterator[Callable[[CopyProgress], None] | Non
         else:
             yield _ProgressLines().show
     except KeyboardInterrupt:
-        typer.echo("holdfast: stopped; run the same command again to continue", err=True)
-        raise typer.Exit(130) from None
+        click.echo("holdfast: stopped; run the same command again to continue", err=True)
+        raise click.exceptions.Exit(130) from None
 
 
 class _ProgressLines:
@@ -165,7 +162,7 @@ class _ProgressLines:
         now = time.perf_counter()
         if progress.phase != self._phase:
             # Without a count: this is often the last line, and a low one would look like a loss.
-            typer.echo("copied; now comparing with the source")
+            click.echo("copied; now comparing with the source")
             self._phase, self._printed = progress.phase, now
             return
         if now - self._printed < _REPORT_SECONDS:
@@ -174,7 +171,7 @@ class _ProgressLines:
         done, total = progress.streams, progress.of
         of = "" if total is None else f"{done:,} of "
         streams = of + format_count(done if total is None else total, "stream")
-        typer.echo(f"{progress.phase}  {streams}  {_amount(progress, now - self._started)}")
+        click.echo(f"{progress.phase}  {streams}  {_amount(progress, now - self._started)}")
 
 
 @contextmanager

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+import click
 import msgspec
-import typer
 
 from .. import Health, Store
+from ..types import CacheSize
+from .parser.declare import command
 from .stores import Json, Tenant, Url, open_store
-from .text import format_size, printable
+from .text import format_size, printable, to_json
 
 _MAX_COUNT: Final = 10_000
 _STATUSES: Final = ("pending", "running", "suspended", "retrying", "failed", "stuck")
@@ -21,13 +23,14 @@ _DURABILITY: Final = {
 }
 
 
-def health(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+@command("holdfast health agents.db", "holdfast health agents.db --json | jq .tasks")
+def health(url: Url, tenant: Tenant = "default", as_json: Json = False) -> None:
     """Show backend, durability, size and task counts."""
     with open_store(url, tenant) as store:
         report, tasks = store.health(), _count_tasks(store)
     if as_json:
-        facts = {**msgspec.to_builtins(report), "tasks": tasks}
-        typer.echo(printable(msgspec.json.encode(facts).decode()))
+        facts = {**msgspec.structs.asdict(report), "tasks": tasks}
+        click.echo(to_json(facts))
     else:
         _print_table(report, tasks)
 
@@ -71,6 +74,9 @@ def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
         ("tenant", health.tenant),
         ("streams", streams + more if streams else "none"),
     ]
+    if health.caches:
+        caches = [f"{name} {_format_cache(size)}" for name, size in health.caches.items()]
+        rows.append(("caches", ", ".join(caches)))
     if tasks:
         counts = [
             f"{count}{' or more' if count == _MAX_COUNT else ''} {status}"
@@ -81,3 +87,9 @@ def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
         until = f"{lease.until:%Y-%m-%d %H:%M:%S} UTC"
         rows.append(("oldest lease", f"{lease.stream} by {lease.owner} until {until}"))
     return rows
+
+
+def _format_cache(size: CacheSize) -> str:
+    if size.unit == "bytes":
+        return f"{format_size(size.used)} of {format_size(size.limit)}"
+    return f"{size.used} of {size.limit}"

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import base64
 import os
-import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Annotated
 
-import typer
+import click
 
 import holdfast
 
 from .. import HoldfastError, keys
 from ..errors import MissingKey
-from .stores import Tenant, Url, confirm, exit_on_error, fail, given_keys, open_store, store_url
-from .text import format_count, printable
+from .operators.actor import By, choose_actor
+from .parser.declare import Argument, Option, command
+from .stores import (
+    KEY_FORMS,
+    Json,
+    Tenant,
+    Url,
+    confirm,
+    exit_on_error,
+    fail,
+    given_keys,
+    open_store,
+    store_url,
+)
+from .text import format_count, printable, to_json
 
-KEY_FORMS = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
 
-
+@command("holdfast key master.key")
 def key(
-    path: Annotated[
-        str, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
-    ],
+    path: Annotated[str, Argument(metavar="FILE", help="The file to write; it must not exist.")],
+    as_json: Json = False,
 ) -> None:
     """Generate a key file.
 
@@ -38,30 +47,38 @@ def key(
         fail(f"{path} exists, and may be the only copy of a key; name another file")
     except OSError as error:
         fail(f"{path} cannot be written ({error.strerror})")
-    with os.fdopen(file, "wb") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
+    try:
+        with os.fdopen(file, "wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:  # a full disk, or Ctrl-C: half a key must not look like one
+        os.unlink(path)
+        raise
     name = printable(path)
-    typer.echo(f"created {name}; if you lose it, you lose everything that it encrypts")
-    typer.echo(
+    if as_json:
+        click.echo(to_json({"path": path, "key": f"file:{path}"}))
+        return
+    click.echo(f"created {name}; if you lose it, you lose everything that it encrypts")
+    click.echo(
         f"use it with: holdfast --key file:{name} …, or holdfast.open(url, key='file:{name}')"
     )
 
 
+@command("holdfast rekey agents.db --key file:old.key --to file:new.key")
 def rekey(
-    url: Url = None,
+    url: Url,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="KEY", help=f"The new key: {KEY_FORMS}.", show_default=False),
+        str | None, Option("--to", metavar="KEY", help=f"The new key: {KEY_FORMS}.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Rotate the encryption key.
 
     Rewrites no record, and applications can keep running. If it is interrupted, run it again.
     """
     if not to:
-        raise typer.BadParameter("name the new key: --to file:new.key")
+        raise click.UsageError("name the new key: --to file:new.key")
     with exit_on_error():
         new = keys.parse_keys(to)
     old = given_keys()
@@ -69,14 +86,17 @@ def rekey(
         _fail_if_encrypted(url)
     with open_store(url, "default", key=[*old, *new]) as store:
         done = store.rekey(new)
-    typer.echo(
-        f"wrapped by the new key: {format_count(done.keys, 'data key')},"
-        f" {done.now:,} by this run; {_describe_old_keys(url, old)}"
+    if as_json:
+        click.echo(to_json(done))
+        return
+    click.echo(
+        f"wrapped with the new key: {format_count(done.keys, 'data key')},"
+        f" {done.now:,} of them by this run; {_describe_old_keys(url, old)}"
     )
 
 
 def _fail_if_encrypted(url: str | None) -> None:
-    """Report that the old key is missing; opening with the new one would report a wrong key."""
+    """Report that the old key is missing. Opening with the new one would report a wrong key."""
     try:
         holdfast.open(store_url(url), create=False).close()
     except MissingKey:
@@ -86,13 +106,13 @@ def _fail_if_encrypted(url: str | None) -> None:
 
 
 def _describe_old_keys(url: str | None, old: Sequence[str]) -> str:
-    """Say which of the old keys still open the store. The new key may be among them."""
+    """Describe which of the old keys still open the store. The new key may be among them."""
     usable = sum(_opens(url, key) for key in old)
     if not usable:
         return "the old key no longer opens the store"
     if usable == len(old):
         return "the key is the same as before, and still opens the store"
-    return "of the keys given before, only the new one opens the store"
+    return "of the given keys, only the new one opens the store"
 
 
 def _opens(url: str | None, key: str) -> bool:
@@ -103,42 +123,34 @@ def _opens(url: str | None, key: str) -> bool:
     return True
 
 
+@command(
+    "holdfast erase agents.db --subject customer-7 --reason 'request of 31 January'",
+    "holdfast erase agents.db --conversation support-42 --yes",
+)
 def erase(
-    url: Url = None,
-    conversation: Annotated[
-        str | None, typer.Option(metavar="ID", help="Erase a conversation.", show_default=False)
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="ID", help="Erase a task.", show_default=False)
-    ] = None,
+    url: Url,
+    conversation: Annotated[str | None, Option(metavar="ID", help="Erase a conversation.")] = None,
+    task: Annotated[str | None, Option(metavar="ID", help="Erase a task.")] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Erase a namespace of memories.", show_default=False),
+        str | None, Option(metavar="NAME", help="Erase a namespace of memories.")
     ] = None,
-    state: Annotated[
-        str | None, typer.Option(metavar="ID", help="Erase a state document.", show_default=False)
-    ] = None,
-    stream: Annotated[
-        str | None, typer.Option(metavar="ID", help="Erase a stream of events.", show_default=False)
-    ] = None,
+    state: Annotated[str | None, Option(metavar="ID", help="Erase a state document.")] = None,
+    stream: Annotated[str | None, Option(metavar="ID", help="Erase a stream of events.")] = None,
     subject: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Erase all data about a subject.", show_default=False),
+        str | None, Option(metavar="WHO", help="Erase all data about a subject.")
     ] = None,
     reason: Annotated[
-        str, typer.Option(help="The reason to record in the audit stream.")
+        str, Option(help="The reason to record in the audit stream.")
     ] = "erased at the command line",
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Who erases, for the audit stream.", show_default=False),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    by: By = None,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
-    """Crypto-shred a subject's data.
+    """Erase data by destroying its keys (crypto-shredding).
 
-    Destroys the keys of some data in an encrypted store, which makes it unreadable. An earlier
-    backup still contains the keys.
+    Works in encrypted stores. The data can no longer be read. Earlier backups still contain the
+    keys.
     """
     given = {
         "conversation": conversation,
@@ -149,7 +161,7 @@ def erase(
     }
     chosen = [(kind, name) for kind, name in given.items() if name is not None]
     if len(chosen) + (subject is not None) != 1:
-        raise typer.BadParameter(
+        raise click.UsageError(
             "name one thing to erase: --conversation, --task, --memory, --state, --stream or"
             " --subject"
         )
@@ -159,22 +171,20 @@ def erase(
     with open_store(url, tenant) as store:
         if not yes and not confirm(f"erase {printable(what)} permanently?"):
             fail("nothing was erased; use --yes to skip the confirmation")
-        with (
-            nullcontext()
-            if by is None
-            else holdfast.correlate(f"erase-{secrets.token_hex(8)}", actor=by)
-        ):
-            if subject is not None:
-                done = store.erase(subject=subject, reason=reason)
-            else:
-                kind, name = chosen[0]
-                done = store.erase(getattr(store, kind)(name), reason=reason)
+        if subject is not None:
+            done = store.erase(subject=subject, reason=reason, by=choose_actor(by))
+        else:
+            kind, name = chosen[0]
+            done = store.erase(getattr(store, kind)(name), reason=reason, by=choose_actor(by))
+    if as_json:
+        click.echo(to_json(done))
+        return
     for kind, name in done.streams:
-        typer.echo(f"erased {kind} {printable(name)}")
+        click.echo(f"erased {kind} {printable(name)}")
     for name in done.memories:
-        typer.echo(f"erased the memories about it in {printable(name)}")
+        click.echo(f"erased the memories about it in {printable(name)}")
     if not done.streams and not done.memories:
-        typer.echo(
+        click.echo(
             f"nothing to erase: tenant {printable(repr(tenant))} has no data about subject"
             f" {printable(repr(subject))}; check the names, unless it was erased before"
         )

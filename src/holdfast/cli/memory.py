@@ -1,82 +1,71 @@
-"""The commands about long-term memory: list, search, add, forget, rebuild an index."""
+"""The commands about long-term memory: list, search, add, forget, consolidate, rebuild an index."""
 
 from __future__ import annotations
 
-import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import msgspec
-import typer
 
 from ..errors import Erased
-from .durations import duration_option
+from .parser.completion import complete_namespaces
+from .parser.declare import Argument, Option, command
+from .parser.durations import duration_option, parse_time
 from .questions import Subject
-from .stores import Json, Tenant, Url, confirm, fail, open_store, split_names
+from .stores import Json, Tenant, Url, confirm, fail, open_store
 from .text import cut, printable, to_json
 
 if TYPE_CHECKING:
     from .. import Memory, MemoryItem, Store
+    from ..memory import Proposal
 
+Namespace = Annotated[
+    str, Argument(metavar="NAMESPACE", help="The namespace.", complete=complete_namespaces)
+]
+OptionalNamespace = Annotated[
+    str | None, Argument(metavar="NAMESPACE", help="The namespace.", complete=complete_namespaces)
+]
 Tags = Annotated[
     list[str] | None,
-    typer.Option(
-        "--tag",
-        metavar="TAG",
-        help="Only memories with this tag. Repeatable: all must match.",
-        show_default=False,
-    ),
+    Option("--tag", metavar="TAG", help="Only memories with this tag. Repeatable: all must match."),
 ]
 Source = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Only memories from this source, such as task/claim-42.",
-        show_default=False,
-    ),
+    Option(metavar="NAME", help="Only memories from this source, such as task/claim-42."),
 ]
 Authors = Annotated[
     list[str] | None,
-    typer.Option(
-        "--author",
-        metavar="WHO",
-        help="Only memories by this author. Repeatable: any may match.",
-        show_default=False,
+    Option(
+        "--author", metavar="WHO", help="Only memories by this author. Repeatable: any may match."
     ),
 ]
 _TIMES = "A date, or a time such as 2026-01-31T14:30; UTC by default."
 Since = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME", help=f"Only memories from this time or later. {_TIMES}", show_default=False
-    ),
+    str | None, Option(metavar="TIME", help=f"Only memories from this time or later. {_TIMES}")
 ]
 Until = Annotated[
     str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Only memories until this time; a date includes the whole day.",
-        show_default=False,
-    ),
+    Option(metavar="TIME", help="Only memories until this time; a date includes the whole day."),
 ]
 
 
+@command(
+    "holdfast memories agents.db",
+    "holdfast memories agents.db buyer --tag people --since 2026-01-31",
+)
 def memories(
-    url: Url = None,
-    namespace: Annotated[
-        str | None,
-        typer.Argument(metavar="NAMESPACE", help="The namespace to list.", show_default=False),
-    ] = None,
+    url: Url,
+    namespace: OptionalNamespace = None,
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
     since: Since = None,
     until: Until = None,
-    last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest N memories.", show_default=False)
-    ] = None,
+    last: Annotated[int | None, Option(min=1, help="Only the newest N memories.")] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
@@ -84,118 +73,164 @@ def memories(
 
     Prints one line per memory: id, time, source, tags and text.
     """
-    if namespace is None and os.environ.get("HOLDFAST_URL"):
-        url, namespace = None, url
     if namespace is None:
         if any((tag, source, author, since, until, last)):
-            raise typer.BadParameter(
+            raise click.UsageError(
                 "name the namespace too: holdfast memories agents.db buyer --tag people"
             )
         with open_store(url, tenant) as store:
             _print_namespaces(store, as_json)
         return
-    start, end = _parse_time(since, "since"), _parse_time(until, "until", end_of_day=True)
+    start, end = parse_time(since, "since"), parse_time(until, "until", end_of_day=True)
     with open_store(url, tenant) as store:
         memory = _existing_memory(store, namespace)
         items = memory.all(tags=tag or (), source=source, author=author or None)
         found = _between(items, start, end)
         for item in found if last is None else deque(found, maxlen=last):
-            typer.echo(_item_json(item) if as_json else _item_line(item))
+            click.echo(_item_json(item) if as_json else _item_line(item))
 
 
+@command(
+    "holdfast recall agents.db buyer 'who signs the orders?'",
+    "holdfast recall agents.db buyer 'who signs the orders?' --since 2026-01-31 --why",
+)
 def recall(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[URL] NAMESPACE QUERY", help="The namespace to search, and the question."
-        ),
-    ],
-    k: Annotated[
-        int, typer.Option("-k", metavar="N", min=1, help="Maximum number of results.")
-    ] = 5,
+    url: Url,
+    namespace: Namespace,
+    query: Annotated[str, Argument(metavar="QUERY", help="The text to look for.")],
+    k: Annotated[int, Option("-k", metavar="N", min=1, help="Maximum number of results.")] = 5,
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
     since: Since = None,
     until: Until = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Also print the signals behind each score.")
-    ] = False,
+    why: Annotated[bool, Option("--why", help="Also print the signals behind each score.")] = False,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
     """Search a memory.
 
-    Prints the best matches first, each with its score. Searches by words, without an embedder.
+    Prints the best matches first, each with its score. Matches words only; no embedder is used.
     """
-    url, namespace, query = _split_names(
-        names, "NAMESPACE", "QUERY", usage="holdfast recall agents.db buyer 'who signs the orders?'"
-    )
-    start, end = _parse_time(since, "since"), _parse_time(until, "until", end_of_day=True)
+    start, end = parse_time(since, "since"), parse_time(until, "until", end_of_day=True)
     with open_store(url, tenant) as store:
         hits = _existing_memory(store, namespace).recall(
             query, k, tags=tag or (), source=source, author=author or None, since=start, until=end
         )
     for hit in hits:
-        typer.echo(_item_json(hit) if as_json else cut(f"{hit.score:.3f}  {_item_line(hit)}"))
+        click.echo(_item_json(hit) if as_json else cut(f"{hit.score:.3f}  {_item_line(hit)}"))
         if why and not as_json:
             signals = ", ".join(f"{name} {value:.3f}" for name, value in hit.why.items())
-            typer.echo(f"       {signals}")
+            click.echo(f"       {signals}")
     if not hits and not as_json:
-        typer.echo(f"{printable(namespace)} has no matching memory", err=True)
+        click.echo(f"{printable(namespace)} has no matching memory", err=True)
+
+
+@command(
+    "holdfast memory about agents.db buyer Acme",
+    "holdfast memory about agents.db buyer INV-2041 --since 2026-01-31",
+)
+def about(
+    url: Url,
+    namespace: Namespace,
+    name: Annotated[
+        str, Argument(metavar="NAME", help="A name, a code, an e-mail address or another term.")
+    ],
+    k: Annotated[int, Option("-k", metavar="N", min=1, help="Maximum number of results.")] = 100,
+    tag: Tags = None,
+    source: Source = None,
+    author: Authors = None,
+    since: Since = None,
+    until: Until = None,
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
+    """List the memories that mention a name.
+
+    Prints one line per memory, the newest first.
+    """
+    start, end = parse_time(since, "since"), parse_time(until, "until", end_of_day=True)
+    with open_store(url, tenant) as store:
+        items = _existing_memory(store, namespace).about(
+            name, k, tags=tag or (), source=source, author=author or None, since=start, until=end
+        )
+    for item in items:
+        click.echo(_item_json(item) if as_json else _item_line(item))
+    if not items and not as_json:
+        click.echo(f"{printable(namespace)} has no memory that mentions this name", err=True)
+
+
+@command(
+    "holdfast memory entities agents.db buyer",
+    "holdfast memory entities agents.db buyer -k 20 --source task/laptops-7",
+)
+def entities(
+    url: Url,
+    namespace: Namespace,
+    k: Annotated[int, Option("-k", metavar="N", min=1, help="Maximum number of names.")] = 100,
+    tag: Tags = None,
+    source: Source = None,
+    author: Authors = None,
+    since: Since = None,
+    until: Until = None,
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
+    """List the names that memories mention.
+
+    Names of people, companies and places, codes, quoted terms and e-mail addresses. Prints the
+    number of memories, the day of the newest, and the name; the most frequent first.
+    """
+    start, end = parse_time(since, "since"), parse_time(until, "until", end_of_day=True)
+    with open_store(url, tenant) as store:
+        found = _existing_memory(store, namespace).entities(
+            k, tags=tag or (), source=source, author=author or None, since=start, until=end
+        )
+    for one in found:
+        line = f"{one.memories:>6}  {one.last_at:%Y-%m-%d}  {printable(one.name)}"
+        click.echo(to_json(msgspec.structs.asdict(one)) if as_json else cut(line))
 
 
 def _print_namespaces(store: Store, as_json: bool) -> None:
     for info in store.memory_namespaces():
         facts: dict[str, object] = {"namespace": info.namespace}
         try:
-            facts |= msgspec.to_builtins(store.memory(info.namespace).stats())
+            facts |= msgspec.structs.asdict(store.memory(info.namespace).stats())
         except Erased:  # an erased namespace must not end the listing
             facts |= {"memories": None, "erased": True}
         count = "erased" if "erased" in facts else facts["memories"]
-        typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.namespace)}")
+        click.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.namespace)}")
 
 
+@command(
+    "holdfast remember agents.db buyer 'Ann signs the orders' --tag people",
+    "pbpaste | holdfast remember agents.db buyer - --source mail-3",
+)
 def remember(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[URL] NAMESPACE TEXT",
-            help="The namespace, and the text to remember; - reads it from stdin.",
-        ),
-    ],
+    url: Url,
+    namespace: Namespace,
+    text: Annotated[str, Argument(metavar="TEXT", help="The text; - reads it from stdin.")],
     tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="A tag. Repeatable.", show_default=False),
+        list[str] | None, Option("--tag", metavar="TAG", help="A tag. Repeatable.")
     ] = None,
-    importance: Annotated[float, typer.Option(min=0, max=1, help="From 0 to 1.")] = 0.5,
-    source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where it comes from.", show_default=False)
-    ] = None,
-    author: Annotated[str, typer.Option(metavar="WHO", help="The author.")] = "person",
+    importance: Annotated[float, Option(min=0, max=1, help="Its importance, from 0 to 1.")] = 0.5,
+    source: Annotated[str | None, Option(metavar="NAME", help="Its source.")] = None,
+    author: Annotated[str, Option(metavar="WHO", help="Its author.")] = "person",
     subject: Subject = None,
     at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help=f"When it was said. {_TIMES} [default: now]", show_default=False
-        ),
+        str | None, Option(metavar="TIME", help=f"When it was said. {_TIMES} [default: now]")
     ] = None,
     ttl: Annotated[float | None, duration_option("How long to remember it.")] = None,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
     """Add a memory.
 
     Prints the memory's id. If the author has said the same before, that memory is reinforced and
     keeps its id.
     """
-    url, namespace, given = _split_names(
-        names,
-        "NAMESPACE",
-        "TEXT",
-        usage="holdfast remember agents.db buyer 'Ann signs the orders' --tag people",
-    )
-    text, moment = _read_text(given), _parse_time(at, "at")
-    with open_store(url, tenant, create=True) as store:
+    text, moment = _read_text(text), parse_time(at, "at")
+    with open_store(url, tenant, create=True, quiet=as_json) as store:
         memory = store.memory(namespace)
         name = memory.remember(
             text,
@@ -208,109 +243,223 @@ def remember(
             ttl=ttl,
         )
         item = memory.get(name)
+    if as_json and item is not None:
+        click.echo(_item_json(item))
+        return
     mentions = 1 if item is None else item.mentions
-    typer.echo(f"remembered {name}{'' if mentions == 1 else f' again, mentioned {mentions} times'}")
+    click.echo(f"remembered {name}{'' if mentions == 1 else f' again, mentioned {mentions} times'}")
 
 
+@command(
+    "holdfast forget agents.db buyer ID",
+    "holdfast forget agents.db buyer --source task/laptops-7 --dry-run",
+)
 def forget(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[URL] NAMESPACE [ID]",
-            help="The namespace, and a memory's id or options that select memories.",
-        ),
-    ],
+    url: Url,
+    namespace: Namespace,
+    id: Annotated[
+        str | None, Argument(metavar="ID", help="A memory's id; or use options that select some.")
+    ] = None,
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
     older_than: Annotated[float | None, duration_option("Only memories older than this.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be forgotten; forget nothing.")
+        bool, Option("--dry-run", help="Print what would be forgotten; forget nothing.")
     ] = False,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
     """Remove memories from recall.
 
-    Removes one memory, or after confirmation all that match the options. The texts stay in the
-    event log.
+    Removes one memory, or after confirmation all memories that match the options. The texts stay in
+    the event log.
     """
     filters: dict[str, Any] = {"tags": tag or (), "source": source, "author": author or None}
     if older_than is None and not any(filters.values()):
-        usage = "holdfast forget agents.db buyer ID, or --source offer-17 instead of an id"
-        url, namespace, name = _split_names(names, "NAMESPACE", "ID", usage=usage)
+        if id is None:
+            raise click.UsageError(
+                "missing ID, or options that select memories, as in: holdfast forget agents.db"
+                " buyer --tag people"
+            )
         with open_store(url, tenant) as store:
-            _forget_one(_existing_memory(store, namespace), name, dry_run)
+            _forget_one(_existing_memory(store, namespace), id, dry_run, as_json)
         return
-    usage = "an id, or options that select memories: holdfast forget agents.db buyer --tag people"
-    url, namespace = _split_names(names, "NAMESPACE", usage=usage)
+    if id is not None:
+        raise click.UsageError("use an id or options that select memories, not both")
     with open_store(url, tenant) as store:
         memory = _existing_memory(store, namespace)
-        _forget_matching(memory, filters, older_than, yes=yes, dry_run=dry_run)
+        _forget_matching(memory, filters, older_than, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def reindex(
-    names: Annotated[
-        list[str], typer.Argument(metavar="[URL] NAMESPACE", help="The namespace to reindex.")
-    ],
+@command(
+    "holdfast consolidate agents.db buyer",
+    "holdfast consolidate agents.db buyer --apply",
+    "holdfast consolidate agents.db buyer --undo consolidate/buyer/ID",
+)
+def consolidate(
+    url: Url,
+    namespace: Namespace,
+    apply: Annotated[bool, Option("--apply", help="Apply the safe proposals.")] = False,
+    undo: Annotated[
+        str | None, Option("--undo", metavar="RUN", help="Undo what a run applied, by its id.")
+    ] = None,
+    unused_after: Annotated[
+        float, duration_option("Archive memories that were not used for this long.", default="180d")
+    ] = 180 * 86_400.0,
     tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
+    """Find duplicates and unused memories, and tidy them up.
+
+    Prints the proposals, and changes nothing. With --apply, it applies the safe ones, in one task
+    for each subject: it merges duplicates, archives old memories that were never used, and removes
+    expired ones. The other proposals need a model or a person.
+    """
+    if apply and undo is not None:
+        raise click.UsageError("use --apply or --undo, not both")
+    with open_store(url, tenant) as store:
+        memory = _existing_memory(store, namespace)
+        if undo is not None:
+            _undo_run(store, namespace, undo, as_json)
+            return
+        subjects: dict[str | None, None] = {None: None}
+        subjects.update(dict.fromkeys(item.subject for item in memory.all()))
+        runs: list[str] = []
+        counts = {"proposed": 0, "applied": 0}
+        for subject in subjects:
+            shown = _consolidate_subject(store, memory, subject, unused_after, apply, runs)
+            for proposal, status, line in shown:
+                counts["proposed"] += 1
+                counts["applied"] += status == "applied"
+                facts = {**msgspec.structs.asdict(proposal), "subject": subject, "status": status}
+                click.echo(to_json(facts) if as_json else cut(f"{status:<9} {line}"))
+    if as_json:
+        click.echo(to_json({"namespace": namespace, **counts, "runs": runs}))
+        return
+    done = f"applied {counts['applied']:,} of them" if apply else "nothing was changed"
+    click.echo(f"{counts['proposed']:,} proposals for {printable(namespace)}; {done}")
+    for run in runs:
+        click.echo(f"to undo: --undo {printable(run)}")
+
+
+@command("holdfast reindex agents.db buyer")
+def reindex(
+    url: Url, namespace: Namespace, tenant: Tenant = "default", as_json: Json = False
 ) -> None:
     """Rebuild a memory index.
 
-    An index keeps itself up to date; this is for one that was damaged.
+    Indexes are kept up to date automatically. Use this only if one is damaged.
     """
-    url, namespace = _split_names(names, "NAMESPACE", usage="holdfast reindex agents.db buyer")
     with open_store(url, tenant) as store:
         memory = _existing_memory(store, namespace)
         vectors = memory.stats().vectors
         memory.rebuild()
+        if as_json:
+            facts = {"namespace": namespace, **msgspec.structs.asdict(memory.stats())}
+            click.echo(to_json(facts))
+            return
         count = _format_memories(memory.stats().memories)
-        typer.echo(f"rebuilt the index of {printable(namespace)}: {count}")
+        click.echo(f"rebuilt the index of {printable(namespace)}: {count}")
     if vectors:
-        typer.echo(f"removed {vectors:,} vectors; recalls with an embedder compute them again")
+        click.echo(f"removed {vectors:,} vectors; recalls with an embedder compute them again")
 
 
-def _forget_one(memory: Memory, id: str, dry_run: bool) -> None:
+def _consolidate_subject(
+    store: Store,
+    memory: Memory,
+    subject: str | None,
+    unused_after: float,
+    apply: bool,
+    runs: list[str],
+) -> list[tuple[Proposal, str, str]]:
+    """Return the proposals about a subject, each with its status and a human-readable line.
+
+    With `apply`, the safe ones are applied, and the id of the run is added to `runs`.
+    """
+    from ..memory import consolidate, propose
+
+    found = propose(store, memory.namespace, subject=subject, unused_after=unused_after)
+    lines = {one.id: _proposal_line(memory, one) for one in found}
+    if not apply or not any(one.safe for one in found):
+        return [(one, "proposed", lines[one.id]) for one in found]
+    result = consolidate(store, memory.namespace, subject=subject, unused_after=unused_after)
+    if result.applied:
+        runs.append(result.run_id)
+    named = (("applied", result.applied), ("left", result.left), ("stale", result.stale))
+    return [(one, status, lines.get(one.id, one.kind)) for status, group in named for one in group]
+
+
+def _proposal_line(memory: Memory, proposal: Proposal) -> str:
+    """Format a proposal as one line: its kind, how many memories, why, and the first text."""
+    item = memory.get(proposal.keep or proposal.evidence[0])
+    text = "" if item is None else f"  {printable(item.text)}"
+    count = _format_memories(len(proposal.evidence))
+    safe = "" if proposal.safe else " (needs approval)"
+    return f"{proposal.kind:<9}  {count}: {printable(proposal.reason)}{safe}{text}"
+
+
+def _undo_run(store: Store, namespace: str, run: str, as_json: bool) -> None:
+    from ..memory import undo_consolidation
+
+    done = undo_consolidation(store, namespace, run)
+    if as_json:
+        facts = {"namespace": namespace, "run": run, **msgspec.structs.asdict(done)}
+        click.echo(to_json(facts))
+        return
+    if not done.undone and not done.left:
+        fail(f"{namespace!r} has nothing applied by {run!r}; check the names")
+    kept = "" if not done.left else f"; left {done.left:,} whose memories have changed since"
+    click.echo(f"undid {done.undone:,} changes of {printable(namespace)}{kept}")
+
+
+def _forget_one(memory: Memory, id: str, dry_run: bool, as_json: bool) -> None:
     item = memory.get(id)
     if item is None or not (dry_run or memory.forget(id)):
         fail(f"{memory.namespace!r} has no memory {id!r}; it may have been superseded or forgotten")
-    typer.echo(cut(f"{'would forget' if dry_run else 'forgot'}  {_item_line(item)}"))
+    line = cut(f"{'would forget' if dry_run else 'forgot'}  {_item_line(item)}")
+    click.echo(_item_json(item) if as_json else line)
 
 
 def _forget_matching(
-    memory: Memory, filters: dict[str, Any], older_than: float | None, *, yes: bool, dry_run: bool
+    memory: Memory,
+    filters: dict[str, Any],
+    older_than: float | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Forget all matching memories at once, including those added while the user confirms."""
+    """Forget all matching memories at once, including those added while the user confirms.
+
+    With `as_json`, print those that were there before.
+    """
     age = None if older_than is None else timedelta(seconds=older_than)
     end = None if age is None else datetime.now(timezone.utc) - age
-    count = 0
+    found: list[MemoryItem] = []
     for item in _between(memory.all(**filters), None, end):
-        count += 1
+        found.append(item)
         if dry_run:
-            typer.echo(cut(f"would forget  {_item_line(item)}"))
+            click.echo(_item_json(item) if as_json else cut(f"would forget  {_item_line(item)}"))
+    count = len(found)
     what = f"{_format_memories(count)} of {printable(memory.namespace)}"
     if dry_run:
-        typer.echo(f"would forget {what}")
+        if not as_json:
+            click.echo(f"would forget {what}")
         return
     if count and not yes and not confirm(f"forget {what}?"):
         fail("nothing was forgotten; use --yes to skip the confirmation")
     forgotten = memory.forget_where(**filters, older_than=age) if count else 0
-    typer.echo(f"forgot {_format_memories(forgotten)} of {printable(memory.namespace)}")
-
-
-def _split_names(names: list[str], *wanted: str, usage: str) -> tuple[Any, ...]:
-    """Return the store's URL, or None if it is left out, and then the wanted names."""
-    if len(names) == len(wanted) and not os.environ.get("HOLDFAST_URL"):
-        is_store = "://" in names[0] or names[0].endswith(".db") or os.path.exists(names[0])
-        missing = " or ".join(wanted) if is_store else "the store"
-        raise typer.BadParameter(
-            f"{missing} is missing: {usage}" + ("" if is_store else "; or set HOLDFAST_URL")
-        )
-    return split_names(names, len(wanted), usage)
+    if as_json:
+        for item in found:
+            click.echo(_item_json(item))
+        return
+    click.echo(f"forgot {_format_memories(forgotten)} of {printable(memory.namespace)}")
 
 
 def _existing_memory(store: Store, namespace: str) -> Memory:
-    """Return the memory of a namespace, or exit: a mistyped name would look like an empty one."""
+    """Return the memory of a namespace. Exit if it is empty: the name may be mistyped."""
     memory = store.memory(namespace)
     if not memory.stats().version:
         fail(f"tenant {store.tenant!r} has no memory {namespace!r} in this store; check the names")
@@ -327,25 +476,10 @@ def _between(
     )
 
 
-def _parse_time(text: str | None, option: str, *, end_of_day: bool = False) -> datetime | None:
-    """Parse the time of an option. With `end_of_day`, a date means its last moment."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"--{option} must be a date or a time, like 2026-01-31 or 2026-01-31T14:30"
-        ) from None
-    if end_of_day and len(text) <= len("2026-01-31"):
-        moment = datetime.combine(moment, time.max)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-
-
 def _read_text(given: str) -> str:
     try:
         if given == "-":
-            return typer.get_binary_stream("stdin").read().decode().strip("\n")
+            return sys.stdin.buffer.read().decode().strip("\n")
         given.encode()
     except UnicodeError:
         fail("the text is not valid UTF-8; nothing was remembered")
@@ -353,8 +487,8 @@ def _read_text(given: str) -> str:
 
 
 def _item_line(item: MemoryItem) -> str:
-    """Return a memory as one human-readable line. It names the author, unless that is the model."""
-    # A source that looks like an author must not pass for one: then the author is named as well.
+    """Format a memory as one human-readable line. The author is shown unless it is the model."""
+    # A source that looks like an author must not be mistaken for one, so the author is named too.
     is_model = item.author == "model" and not (item.source or "").startswith("by ")
     author = "" if is_model else f"by {printable(item.author)}  "
     tags = f"[{printable(', '.join(item.tags))}]  " if item.tags else ""
@@ -363,7 +497,7 @@ def _item_line(item: MemoryItem) -> str:
 
 
 def _item_json(item: MemoryItem) -> str:
-    return to_json(msgspec.to_builtins(item))
+    return to_json(item)
 
 
 def _format_memories(number: int) -> str:

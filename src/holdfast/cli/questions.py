@@ -4,131 +4,179 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+import click
+import msgspec
 
 from .. import Budget, Question, Store, TaskView
-from ..errors import format_owner
-from .stores import Json, Tenant, Url, fail, open_store, split_names, split_url
-from .tasks import ENDED, TaskId, fail_no_task, parse_json, question_facts
-from .text import cut, printable, to_json
+from ..errors import LeaseHeld, TaskEnded, format_owner
+from .operators.actor import By, choose_actor
+from .operators.selection import (
+    AgentOption,
+    DryRun,
+    ErrorOption,
+    Selection,
+    SinceOption,
+    Yes,
+    act_on_tasks,
+    reject_both,
+)
+from .parser.completion import complete_agents, complete_questions
+from .parser.declare import Argument, Option, command
+from .parser.durations import duration_option
+from .stores import Json, Tenant, Url, fail, open_store
+from .tasks import (
+    ENDED,
+    OptionalTaskId,
+    TaskId,
+    echo_change,
+    parse_json,
+    require_name,
+    require_task,
+    show_task,
+)
+from .text import cut, format_count, printable, to_json
 
 Limits = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--budget",
         metavar="LIMIT",
-        help="What its model calls may use: tokens=100000, cost=2.5, calls=40."
+        help="A limit on the task's model calls: tokens=100000, cost=2.5 or calls=40."
         " Separate several with commas, or repeat the option.",
-        show_default=False,
     ),
 ]
 
 Subject = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="ID",
-        help="Id of the person the task is about, for `holdfast erase --subject`.",
-        show_default=False,
+        help="The customer or person that this is about. Memories about a subject are quoted only"
+        " for tasks of that subject, and erasing the subject erases them.",
     ),
 ]
 
 
+@command(
+    "holdfast submit agents.db claims claim-42 --input '{\"sum\": 41}'",
+    "holdfast submit agents.db claims claim-43 --goal 'Settle it' --budget tokens=100000,cost=2.5",
+)
 def submit(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="[URL] AGENT TASK", help="The agent's name, and the task's id."),
+    url: Url,
+    agent: Annotated[
+        str, Argument(metavar="AGENT", help="The agent's name.", complete=complete_agents)
     ],
-    input: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The task's input.", show_default=False)
-    ] = None,
-    goal: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The task's goal.", show_default=False)
-    ] = None,
+    task_id: TaskId,
+    input: Annotated[str | None, Option(metavar="JSON", help="The task's input.")] = None,
+    goal: Annotated[str | None, Option(metavar="TEXT", help="The task's goal.")] = None,
     limits: Limits = None,
     subject: Subject = None,
+    by: By = None,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
     """Queue a task for a worker.
 
     A task that exists and has not ended is queued again.
     """
-    url, agent, task_id = split_names(
-        names, 2, "holdfast submit agents.db claims claim-42 --input '{\"sum\": 41}'"
-    )
     value = None if input is None else parse_json(input, "input", "--input '\"text\"'")
     budget = _parse_budget(limits)
-    with open_store(url, tenant, create=True) as store:
+    with open_store(url, tenant, create=True, quiet=as_json) as store:
         is_new = store.submit(
-            agent, task_id, goal=goal, input=value, budget=budget, subject=subject
+            agent,
+            task_id,
+            goal=goal,
+            input=value,
+            budget=budget,
+            subject=subject,
+            by=choose_actor(by),
         )
         view = None if is_new else store.get_task(task_id)
-    if view is not None and view.status in ENDED:
-        typer.echo(f"{printable(task_id)} is already {view.status}")
-        return
-    _check_budget(view, budget)
-    typer.echo(f"submitted {printable(task_id)}{'' if is_new else ' again'}")
-
-
-def retry(
-    url: Url = None,
-    task_id: TaskId = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of TASK: all tasks that are failed, or all that are stuck.",
-            show_default=False,
-        ),
-    ] = None,
-    limits: Limits = None,
-    tenant: Tenant = "default",
-) -> None:
-    """Requeue failed or stuck tasks."""
-    budget = _parse_budget(limits)
-    if status is not None:
-        if task_id is not None or status not in ("failed", "stuck"):
-            raise typer.BadParameter(
-                "without a task: holdfast retry agents.db --status failed, or --status stuck"
-            )
-        with open_store(url, tenant) as store:
-            _retry_all(store, status, budget)
-        return
-    url, name = split_url(url, task_id, "name the task: holdfast retry agents.db claim-42")
-    with open_store(url, tenant) as store:
-        view = store.get_task(name)
-        if view is None:
-            fail_no_task(tenant, name)
-        if view.agent is None:
-            fail(
-                f"task {name!r} has no agent, so workers can't run it;"
-                " resume it from the script that created it"
-            )
-        if view.status in ENDED:
-            fail(f"task {name!r} is {view.status}; there is nothing to retry")
-        if view.owner is not None and not view.abandoned:
-            fail(f"task {name!r} is being run by {format_owner(view.owner)}")
-        store.submit(view.agent, name, budget=budget)
-        _check_budget(store.get_task(name), budget)
-    typer.echo(f"submitted {printable(name)} again")
-
-
-def _retry_all(store: Store, status: str, budget: Budget | None) -> None:
-    """Submit every task of this status again, except those without an agent."""
-    submitted = skipped = 0
-    for info in store.tasks(status=status):
-        if info.agent is None:
-            skipped += 1
+        if view is not None and view.status in ENDED:
+            text = f"{printable(task_id)} is already {view.status}"
         else:
-            store.submit(info.agent, info.id, budget=budget)
-            submitted += 1
-    typer.echo(f"submitted {submitted} of status {status} again")
-    if skipped:
-        typer.echo(
-            f"skipped {skipped} of status {status} without an agent: workers can't run them;"
-            " resume them from the scripts that created them"
+            _check_budget(view, budget)
+            text = f"submitted {printable(task_id)}{'' if is_new else ' again'}"
+        echo_change(store, task_id, text, as_json)
+
+
+@command(
+    "holdfast retry agents.db claim-42",
+    "holdfast retry agents.db claim-42 --budget tokens=200000,cost=5",
+    "holdfast retry agents.db --error ConnectionError --since 2h --dry-run",
+)
+def retry(
+    url: Url,
+    task_id: OptionalTaskId = None,
+    status: Annotated[
+        str | None, Option(help="Only tasks with this status: failed or stuck. [default: both]")
+    ] = None,
+    agent: AgentOption = None,
+    since: SinceOption = None,
+    error: ErrorOption = None,
+    limits: Limits = None,
+    timeout: Annotated[
+        float | None, duration_option("A new time limit for the task, from now on.", least=0.001)
+    ] = None,
+    by: By = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
+    """Requeue a failed or stuck task, or several."""
+    budget, actor = _parse_budget(limits), choose_actor(by)
+    chosen = Selection(status, agent, since, error)
+    if not chosen:
+        name = require_name(task_id, "holdfast retry agents.db claim-42")
+        with open_store(url, tenant) as store:
+            if dry_run:
+                click.echo(show_task(require_task(store, name), as_json))
+                return
+            _retry_one(store, name, budget, timeout, actor)
+            echo_change(store, name, f"submitted {printable(name)} again", as_json)
+        return
+    usage = "holdfast retry agents.db --status failed"
+    reject_both(task_id, usage)
+    if status not in (None, "failed", "stuck"):
+        raise click.UsageError(f"--status must be failed or stuck: {usage}")
+    with open_store(url, tenant) as store:
+        found = list(chosen.iterate(store, ("failed", "stuck")))
+        runnable = [info for info in found if info.agent is not None]
+        if skipped := len(found) - len(runnable):
+            click.echo(
+                f"skipped {format_count(skipped, 'task')} without an agent: workers can't run them;"
+                " resume them from the scripts that created them",
+                err=True,
+            )
+        act_on_tasks(
+            store,
+            runnable,
+            "retry",
+            "submitted {} again",
+            lambda info: _retry_one(store, info.id, budget, timeout, actor),
+            show_task,
+            dry_run=dry_run,
+            yes=yes,
+            as_json=as_json,
         )
 
 
-def questions(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+def _retry_one(
+    store: Store, name: str, budget: Budget | None, timeout: float | None, by: str | None
+) -> None:
+    require_task(store, name)
+    try:
+        store.retry(name, budget=budget, timeout=timeout, by=by)
+    except TaskEnded as ended:
+        raise ValueError(f"task {name!r} is {ended.status}; there is nothing to retry") from None
+    except LeaseHeld as held:
+        raise ValueError(f"task {name!r} is being run by {format_owner(held.owner)}") from None
+    if budget is not None:
+        _check_budget(store.get_task(name), budget)
+
+
+@command("holdfast questions agents.db")
+def questions(url: Url, tenant: Tenant = "default", as_json: Json = False) -> None:
     """List open questions.
 
     Prints one line per question of a suspended task: task, name, question and payload.
@@ -138,74 +186,70 @@ def questions(url: Url = None, tenant: Tenant = "default", as_json: Json = False
             view = store.get_task(info.id)
             for question in view.questions if view is not None else ():
                 if question.status == "open":
-                    facts = {"task": info.id, **question_facts(question)}
-                    typer.echo(to_json(facts) if as_json else _question_line(info.id, question))
+                    facts = {"task": info.id, **msgspec.structs.asdict(question)}
+                    click.echo(to_json(facts) if as_json else _question_line(info.id, question))
 
 
+@command("holdfast answer agents.db claim-42 payout true --by ann")
 def answer(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[URL] TASK NAME JSON",
-            help="The task's id, the question's name, and the answer.",
-        ),
+    url: Url,
+    task_id: TaskId,
+    name: Annotated[
+        str, Argument(metavar="NAME", help="The question's name.", complete=complete_questions)
     ],
-    by: Annotated[
-        str | None, typer.Option(help="Who answers, to be recorded.", show_default=False)
-    ] = None,
+    answer: Annotated[str, Argument(metavar="JSON", help="The answer; text needs quotes.")],
+    by: By = None,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
     """Answer a question.
 
     A worker then resumes the task. The first answer counts.
     """
-    url, task_id, name, text = split_names(
-        names, 3, "holdfast answer agents.db claim-42 payout true"
-    )
-    value = parse_json(text, "answer", "'\"text\"'")
+    value = parse_json(answer, "answer", "'\"text\"'")
     with open_store(url, tenant) as store:
         view = store.get_task(task_id)
         asked = view.questions if view is not None else ()
         found = next((question for question in asked if question.name == name), None)
-        if found is not None:
-            typer.echo(f"question: {printable(found.text)}\nabout: {to_json(found.payload)}")
+        if found is not None and not as_json:
+            click.echo(f"question: {printable(found.text)}\nabout: {to_json(found.payload)}")
         try:
-            store.answer(task_id, name, value, by=by, question=None if found is None else found.id)
+            store.answer(
+                task_id,
+                name,
+                value,
+                by=choose_actor(by),
+                question=None if found is None else found.id,
+            )
         except TypeError as error:
             fail(str(error))
-    typer.echo(f"answered {printable(name)} of {printable(task_id)}: {to_json(value)}")
+        text = f"answered {printable(name)} of {printable(task_id)}: {to_json(value)}"
+        echo_change(store, task_id, text, as_json)
 
 
+@command("holdfast signal agents.db claim-42 paid --payload '{\"sum\": 41}'")
 def signal(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="[URL] TASK NAME", help="The task's id, and the signal's name."),
-    ],
-    payload: Annotated[
-        str | None, typer.Option(help="The signal's payload, as JSON.", show_default=False)
-    ] = None,
+    url: Url,
+    task_id: TaskId,
+    name: Annotated[str, Argument(metavar="NAME", help="The signal's name.")],
+    payload: Annotated[str | None, Option(help="The signal's payload, as JSON.")] = None,
     id: Annotated[
-        str | None,
-        typer.Option(
-            help="An id of your own; a second signal with it is ignored.", show_default=False
-        ),
+        str | None, Option(help="An id of your own. A second signal with the same id is ignored.")
     ] = None,
+    by: By = None,
     tenant: Tenant = "default",
+    as_json: Json = False,
 ) -> None:
     """Send a signal to a task.
 
-    The task receives it now, or when it starts to wait for it.
+    The task receives it now, or when it starts waiting for it.
     """
-    url, task_id, name = split_names(
-        names, 2, "holdfast signal agents.db claim-42 paid --payload '{\"sum\": 41}'"
-    )
     value = None if payload is None else parse_json(payload, "payload", "--payload '\"text\"'")
     with open_store(url, tenant) as store:
-        is_new = store.signal(task_id, name, value, id=id)
-    if is_new:
-        typer.echo(f"sent signal {printable(name)} to {printable(task_id)}")
-    else:
-        typer.echo(f"ignored a duplicate of signal {printable(name)} to {printable(task_id)}")
+        is_new = store.signal(task_id, name, value, id=id, by=choose_actor(by))
+        what = "sent" if is_new else "ignored a duplicate of"
+        text = f"{what} signal {printable(name)} to {printable(task_id)}"
+        echo_change(store, task_id, text, as_json)
 
 
 def _question_line(task_id: str, question: Question) -> str:
@@ -220,20 +264,20 @@ def _parse_budget(limits: list[str] | None) -> Budget | None:
     for limit in ",".join(limits).split(","):
         name, _, number = limit.partition("=")
         if name not in ("tokens", "cost", "calls") or name in amounts:
-            raise typer.BadParameter(
-                "a budget is tokens=…, cost=… or calls=…, each once:"
+            raise click.UsageError(
+                "a budget must have tokens=…, cost=… or calls=…, each at most once:"
                 " --budget tokens=100000,cost=2.5"
             )
         try:
             amounts[name] = float(number) if name == "cost" else int(number)
         except ValueError:
-            raise typer.BadParameter(
+            raise click.UsageError(
                 f"{name} must be a number, got {number!r}: --budget {name}=40"
             ) from None
     try:
         return Budget(**amounts)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise click.UsageError(str(error)) from None
 
 
 def _check_budget(view: TaskView | None, budget: Budget | None) -> None:

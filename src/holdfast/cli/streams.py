@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
-import typer
+import click
 
 from ..errors import Erased
-from .stores import Json, Tenant, Url, fail, open_store, split_url
+from .parser.completion import complete_conversations, complete_streams
+from .parser.declare import Argument, Option, command
+from .stores import Json, Tenant, Url, fail, open_store
 from .text import event_json, event_line, message_line, printable, to_json
 
+_KINDS: Final = (
+    *("stream", "task", "conversation", "memory", "state", "subject", "notification", "blob"),
+    "audit",
+)
 
-def streams(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+
+@command("holdfast streams agents.db", "holdfast streams agents.db --kind conversation --json")
+def streams(
+    url: Url,
+    kind: Annotated[
+        str, Option(help=f"The kind of streams to list: {', '.join(_KINDS)}.")
+    ] = "stream",
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
     """List streams.
 
-    Prints one line per stream: newest version and id.
+    Prints one line per stream: newest version and id. Lists the application's own streams
+    (`store.stream`), or with --kind those of tasks, conversations, and so on.
     """
     with open_store(url, tenant) as store:
-        for info in store.streams():
+        found = False
+        for info in store.streams(kind=kind):
+            found = True
             facts = {"id": info.id, "version": info.version}
-            typer.echo(to_json(facts) if as_json else f"{info.version:>9}  {printable(info.id)}")
+            click.echo(to_json(facts) if as_json else f"{info.version:>9}  {printable(info.id)}")
+        if not found:
+            others = [other for other in _KINDS if next(store.streams(kind=other), None)]
+            hint = f"; use --kind: {', '.join(others)}" if others else ""
+            click.echo(f"tenant {printable(tenant)} has no streams of kind {kind}{hint}", err=True)
 
 
+@command(
+    "holdfast read agents.db orders-7 --last 10",
+    "holdfast read agents.db orders-7 --json | jq .data",
+)
 def read(
-    url: Url = None,
+    url: Url,
     stream: Annotated[
-        str | None, typer.Argument(metavar="STREAM", help="The stream's id.", show_default=False)
-    ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only events after this version.")] = 0,
-    last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest N events.", show_default=False)
-    ] = None,
+        str, Argument(metavar="STREAM", help="The stream's id.", complete=complete_streams)
+    ],
+    after: Annotated[int, Option(min=0, help="Only events after this version.")] = 0,
+    last: Annotated[int | None, Option(min=1, help="Only the newest N events.")] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
@@ -38,18 +62,18 @@ def read(
 
     Prints one line per event, oldest first.
     """
-    url, stream = split_url(url, stream, "name the stream: holdfast read agents.db orders-7")
     if after and last is not None:
-        raise typer.BadParameter("use --after or --last, not both")
+        raise click.UsageError("use --after or --last, not both")
     with open_store(url, tenant) as store:
         events = store.stream(stream)
         if not events.version():
             fail(f"tenant {tenant!r} has no stream {stream!r} in this store; check the names")
         for event in events.read(after=after) if last is None else events.last(last):
-            typer.echo(event_json(event) if as_json else event_line(event))
+            click.echo(event_json(event) if as_json else event_line(event))
 
 
-def conversations(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+@command("holdfast conversations agents.db")
+def conversations(url: Url, tenant: Tenant = "default", as_json: Json = False) -> None:
     """List conversations.
 
     Prints one line per conversation: number of messages and id.
@@ -62,28 +86,29 @@ def conversations(url: Url = None, tenant: Tenant = "default", as_json: Json = F
             except Erased:  # an erased conversation must not end the listing
                 facts |= {"messages": None, "erased": True}
             count = "erased" if "erased" in facts else facts["messages"]
-            typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.id)}")
+            click.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.id)}")
 
 
+@command(
+    "holdfast messages agents.db support-42 --last 10",
+    "holdfast messages agents.db support-42 --json > support-42.jsonl",
+)
 def messages(
-    url: Url = None,
+    url: Url,
     conversation: Annotated[
-        str | None,
-        typer.Argument(metavar="CONVERSATION", help="The conversation's id.", show_default=False),
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest N messages.", show_default=False)
-    ] = None,
+        str,
+        Argument(
+            metavar="CONVERSATION", help="The conversation's id.", complete=complete_conversations
+        ),
+    ],
+    last: Annotated[int | None, Option(min=1, help="Only the newest N messages.")] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
     """Print a conversation's messages.
 
-    Prints one line per message, oldest first; with --json exactly as they are stored.
+    Prints one line per message, oldest first. With --json, messages are printed exactly as stored.
     """
-    url, conversation = split_url(
-        url, conversation, "name the conversation: holdfast messages agents.db support-42"
-    )
     with open_store(url, tenant) as store:
         chat = store.conversation(conversation)
         if not chat.version():
@@ -92,4 +117,4 @@ def messages(
                 " check the names"
             )
         for entry in chat.entries(last=last):
-            typer.echo(to_json(entry.message) if as_json else message_line(entry))
+            click.echo(to_json(entry.message) if as_json else message_line(entry))

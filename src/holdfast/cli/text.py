@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+
+import msgspec
 
 from .. import Event
 from ..types import MessageEntry
@@ -13,7 +16,7 @@ LINE_LENGTH = 200
 def printable(text: str) -> str:
     r"""Return the text with control and invisible characters written as `\u001b`.
 
-    JSON stays the same JSON: inside a string that is how such characters are escaped.
+    JSON text keeps its meaning: JSON escapes such characters in strings the same way.
     """
     return text if text.isprintable() else "".join(map(_escape, text))
 
@@ -59,8 +62,15 @@ def message_line(entry: MessageEntry) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return the value as one line of printable JSON."""
-    return printable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    """Return the value as one line of printable JSON. A result is an object with its fields."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_to_builtins)
+    return printable(text)
+
+
+def _to_builtins(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return msgspec.to_builtins(value, builtin_types=(datetime,))
 
 
 def format_count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast verify` and `holdfast anchor`: check that stored data is complete and unaltered."""
+"""`holdfast verify`, `repair` and `anchor`: check that stored data is complete and unaltered."""
 
 from __future__ import annotations
 
@@ -8,55 +8,50 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import msgspec
-import typer
 
+from .parser.declare import Option, command
 from .stores import Json, Url, open_store
-from .text import format_count, format_size, printable
+from .text import format_count, format_size, printable, to_json
 
 if TYPE_CHECKING:
     from ..types import VerifyProgress, VerifyResult
 
 _Tenant = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--tenant",
         metavar="NAME",
         envvar="HOLDFAST_TENANT",
         help="Only this tenant. [default: all tenants]",
-        show_default=False,
     ),
 ]
 _Key = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--anchor-key",
         metavar="FILE",
         help="The anchor's key file: 32 bytes or more, in hexadecimal or base64, or an Ed25519 key"
         " (PEM).",
-        show_default=False,
     ),
 ]
 
 
+@command(
+    "holdfast verify agents.db",
+    "holdfast verify agents.db --anchor monday.anchor --anchor-key anchor.key",
+)
 def verify(
-    url: Url = None,
+    url: Url,
     anchor: Annotated[
         Path | None,
-        typer.Option(
-            "--anchor",
-            metavar="FILE",
-            help="Compare with this anchor, and read everything.",
-            show_default=False,
-        ),
+        Option("--anchor", metavar="FILE", help="Compare with this anchor, and read everything."),
     ] = None,
     since: Annotated[
         Path | None,
-        typer.Option(
-            "--since",
-            metavar="FILE",
-            help="Compare with this anchor, and read only newer records.",
-            show_default=False,
+        Option(
+            "--since", metavar="FILE", help="Compare with this anchor, and read only newer records."
         ),
     ] = None,
     anchor_key: _Key = None,
@@ -76,41 +71,59 @@ def verify(
             progress=progress,
         )
     if as_json:
-        facts = {"ok": report.ok, **msgspec.to_builtins(report)}
-        typer.echo(printable(msgspec.json.encode(facts).decode()))
+        facts = {"ok": report.ok, **msgspec.structs.asdict(report)}
+        click.echo(to_json(facts))
     else:
         _print_report(report)
     if not report.ok:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
+@command("holdfast backup agents.db before.db && holdfast repair agents.db")
+def repair(url: Url, as_json: Json = False) -> None:
+    """Rebuild indexes, heads and the memory index from the records.
+
+    Back up the store first, and verify it afterwards. Records are never changed.
+    """
+    with open_store(url, "default") as store:
+        done = store.repair()
+    if as_json:
+        click.echo(to_json(done))
+        return
+    for tenant, kind, name in (*done.heads, *done.namespaces):
+        click.echo(printable(f"{kind} {name!r} of tenant {tenant!r}"))
+    click.echo(str(done))
+
+
+@command(
+    "holdfast anchor agents.db --to monday.anchor --anchor-key anchor.key",
+    "holdfast anchor agents.db > monday.anchor",
+)
 def anchor(
-    url: Url = None,
+    url: Url,
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--to",
-            metavar="FILE",
-            help="The file to write. [default: standard output]",
-            show_default=False,
-        ),
+        Option("--to", metavar="FILE", help="The file to write. [default: standard output]"),
     ] = None,
     anchor_key: _Key = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file.")
-    ] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     tenant: _Tenant = None,
+    as_json: Json = False,
 ) -> None:
     """Write a signed snapshot of all stream heads.
 
-    Keep it away from the store: `holdfast verify --anchor` compares the store with it.
+    Keep it away from the store: `holdfast verify --anchor` compares the store with it. The anchor
+    itself is JSON Lines; with --to, --json describes the file that was written.
     """
     with open_store(url, tenant or "default") as store:
         written = store.anchor(
             to or sys.stdout, key=anchor_key, all_tenants=tenant is None, overwrite=overwrite
         )
+    if as_json and to is not None:
+        click.echo(to_json({"path": str(to), **msgspec.structs.asdict(written)}))
+        return
     where = "" if to is None else f" to {printable(str(to))}"
-    typer.echo(
+    click.echo(
         f"wrote an anchor of {format_count(written.streams, 'stream')}{where}, {written.signed}",
         err=to is None,
     )
@@ -118,10 +131,12 @@ def anchor(
 
 def _print_report(report: VerifyResult) -> None:
     for problem in report.problems:
-        typer.echo(printable(str(problem)))
+        click.echo(printable(str(problem)))
     if report.found > len(report.problems):
-        typer.echo(f"… and {report.found - len(report.problems):,} more")
-    typer.echo(str(report))
+        click.echo(f"… and {report.found - len(report.problems):,} more")
+    click.echo(str(report))
+    if any(problem.what in ("index", "head") for problem in report.problems):
+        click.echo("`holdfast repair` rebuilds indexes and heads from the records")
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from .claim import BILLS, CLOSING, EXCESS, GOAL, LETTER, PLANNING
 from .outside import bank, mail, model, world
 
 URL = "HOLDFAST_DEMO_URL"
-"""The environment variable with the store URL: other users can see a password in the arguments."""
+"""The environment variable for the store URL. In an argument, its password would be visible."""
 
 LEASE_SECONDS = 2.0
-"""Short: where the death of a lease owner can't be detected, the next run waits for its lease."""
+"""Short, because the next run may have to wait until the lease of a killed run is over."""
 
 
 def settle(task: holdfast.Task) -> Any:
@@ -63,7 +63,8 @@ def find_payment(amount: int) -> str | None:
     return bank.find(key=holdfast.idempotency_key())
 
 
-@holdfast.step(check=find_payment)
+# check_after=0: once its client is dead, the demo's bank has made the payment, or never will.
+@holdfast.step(check=find_payment, check_after=0)
 def pay(amount: int) -> str:
     return bank.do("customer", amount, key=holdfast.idempotency_key())
 
@@ -76,7 +77,7 @@ def find_email(to: str, text: str) -> str | None:
     return mail.find(key=holdfast.idempotency_key())
 
 
-@holdfast.step(check=find_email)
+@holdfast.step(check=find_email, check_after=0)
 def send(to: str, text: str) -> str:
     return mail.do(to, text, key=holdfast.idempotency_key())
 

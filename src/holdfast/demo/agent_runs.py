@@ -43,7 +43,7 @@ def run_until_finished(
 
 
 def choose_moments(moments: Sequence[KillMoment], kills: int, seed: int) -> list[KillMoment]:
-    """Choose up to `kills` moments, of each kind in turn, and return them in their order.
+    """Choose up to `kills` moments, taking each kind in turn, and return them in order.
 
     The first side effect is always among them.
     """

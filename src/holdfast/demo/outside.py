@@ -37,7 +37,7 @@ class Model:
 
 
 class OutsideService:
-    """A bank or a mail service: does each request, even a repeated one, and finds it by key."""
+    """A bank or a mail service. It acts on every request, even a repeat, and finds it by key."""
 
     def __init__(self, world: WorldConnection, name: str) -> None:
         self._world, self._name = world, name

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a bar for each run on a terminal, otherwise a line."""
+"""Show the demo's progress: a bar for each run on a terminal, otherwise a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows at its end: the runs, the world's counts, the resume context and the code."""
+"""Show the demo's report: the runs, the world's counts, the resume context and the code."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def show_resume_context(console: Console, run: AgentRun) -> None:
 
 
 def show_code(console: Console) -> None:
-    """Print the code that ran, and where to start with your own."""
+    """Print the code that ran, and where to start writing your own."""
     parts = [inspect.getsource(part).rstrip() for part in (agent.pay.fn, agent.settle)]
     code = Syntax(
         "\n\n".join([*parts, _OPEN]), "python", background_color="default", theme="ansi_dark"

@@ -26,7 +26,7 @@ def find_problems(
         if effect != MODEL_CALLS and not counted.get(effect, 0) == undisturbed.get(effect, 0) == 1
     ]
     if result != expected:
-        problems.append("the result is not that of the undisturbed run")
+        problems.append("the result differs from that of the undisturbed run")
     if actual_kills != planned_kills:
         problems.append(f"the agent was killed {actual_kills} times, not {planned_kills}")
     return problems

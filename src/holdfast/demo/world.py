@@ -42,14 +42,14 @@ class AgentRun:
     """Steps in which an earlier run was killed after saving progress."""
     done: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    """Steps whose service, asked first, reported that they were done."""
+    """Steps that were not repeated, because the service reported that they were done."""
     doing: str = ""
     killed: KillMoment | None = None
     resume_context: str = ""
 
 
 class World:
-    """A model, a bank and a mail service on a local port. `kills` are in the order of the work."""
+    """A model, a bank and a mail service on a local port. `kills` are in the order they happen."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class World:
 
 
 class _Server(ThreadingTCPServer):
-    # Not HTTPServer: it looks up its host name in DNS, and there may be no network.
+    # Not HTTPServer, which looks up its host name in DNS: there may be no network.
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 import holdfast
 
-from .. import Store
-from ..tasks.agents.declare import find_agent
-from .stores import Json, Tenant, fail, open_store, split_names
-from .tasks import fail_no_task
-from .text import printable_lines, to_json
-from .worker import load_app
+from ... import Store
+from ...tasks.agents.declare import find_agent
+from ..parser.declare import Option, command
+from ..stores import Json, Tenant, Url, fail, open_store
+from ..tasks import TaskId, fail_no_task
+from ..text import printable_lines, to_json
+from ..worker import App, load_app
 
 if TYPE_CHECKING:
-    from ..types import ReplayResult
+    from ...types import ReplayResult
 
 
+@command(
+    "holdfast replay agents.db app.py claim-42",
+    "holdfast backup agents.db copy.db && holdfast replay copy.db app.py claim-42",
+)
 def replay(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[URL] TASK APP",
-            help="The task's id, and the application: app.py, or a module, shop.agents.",
-        ),
-    ],
-    agent: Annotated[
-        str | None,
-        typer.Option(help="The agent to run. [default: the task's own]", show_default=False),
-    ] = None,
+    url: Url,
+    app: App,
+    task_id: TaskId,
+    agent: Annotated[str | None, Option(help="The agent to run. [default: the task's own]")] = None,
     version: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use the recording up to this version.", show_default=False),
+        int | None, Option(min=1, help="Use the recording up to this version.")
     ] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
@@ -42,16 +39,17 @@ def replay(
 
     Calls no step and writes nothing. Exits with 1 if the code diverges from the recording.
     """
-    url, task_id, app = split_names(names, 2, "holdfast replay agents.db claims-42 app.py")
+    if task_id.endswith(".py") and not app.endswith(".py"):
+        app, task_id = task_id, app  # the order of earlier versions
     load_app(app)
     with open_store(url, tenant) as store:
         found = _replay(store, task_id, agent, version)
     if as_json:
-        typer.echo(to_json(_facts(found)))
+        click.echo(to_json(_facts(found)))
     else:
-        typer.echo(printable_lines(str(found)))
+        click.echo(printable_lines(str(found)))
     if not found.ok:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _replay(store: Store, task_id: str, agent: str | None, version: int | None) -> ReplayResult:

@@ -1,0 +1,1 @@
+"""What operators need: next command, name, many tasks at once, notifications, dashboard."""
