@@ -19,17 +19,17 @@ from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_traci
 import holdfast
 from holdfast.integrations.openai_agents import HoldfastSession
 
-from .lives import REHEARSAL, Life, live
 from .openai_program import TURNS, note_appends, question, turns_begun
+from .process_runs import REHEARSAL, ProcessRun, run_until_finished
 
 set_tracing_disabled(True)
 
 
 class Program:
-    """What a life does."""
+    """The work of one process."""
 
-    def __init__(self, life: Life, store: holdfast.Store, base_url: str) -> None:
-        self.life, self.base_url, self.model = life, base_url, "any"
+    def __init__(self, process: ProcessRun, store: holdfast.Store, base_url: str) -> None:
+        self.process, self.base_url, self.model = process, base_url, "any"
         self.session, self.chat = HoldfastSession("chat", store), store.conversation("chat")
         self.agent = Agent(
             name="tallying", tools=[function_tool(self.tally, name_override="tally")]
@@ -37,16 +37,16 @@ class Program:
 
     async def tally(self, n: int) -> str:
         """Count something."""
-        self.life.note("tool", n=n)
-        self.life.point(f"in tool {n}")
+        self.process.note("tool", n=n)
+        self.process.point(f"in tool {n}")
         return f"tallied {n}"
 
     async def requesting(self, request: Any) -> None:
         """Called by the SDK before each request."""
         body = json.loads(request.content)
         if body["model"] != REHEARSAL:
-            self.life.note("request")
-            self.life.die_in_flight(f"the call after {len(body['input'])} items")
+            self.process.note("request")
+            self.process.die_in_flight(f"the call after {len(body['input'])} items")
 
     def take(self, turn: int) -> str:
         """Say what the user says, and answer it, unless that was done before."""
@@ -76,18 +76,18 @@ class Program:
 def main() -> None:
     base_url, place, notes = sys.argv[1:]
 
-    def run(life: Life) -> None:
-        note_appends(life)
+    def run(process: ProcessRun) -> None:
+        note_appends(process)
         with holdfast.open(place) as store:
-            program = Program(life, store, base_url)
+            program = Program(process, store, base_url)
             for turn in range(max(turns_begun(program.chat.messages()), 1), TURNS + 1):
-                life.note("answer", turn=turn, text=program.take(turn))
+                process.note("answer", turn=turn, text=program.take(turn))
 
     def rehearse() -> None:
         with holdfast.open(f"{place}.rehearsal") as store:
-            program = Program(Life(notes, base_url), store, base_url)
+            program = Program(ProcessRun(notes, base_url), store, base_url)
             program.model = REHEARSAL
             for turn in range(1, 3):
                 program.take(turn)
 
-    live(run, notes, base_url, rehearse)
+    run_until_finished(run, notes, base_url, rehearse)

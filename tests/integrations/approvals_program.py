@@ -17,8 +17,8 @@ from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_traci
 import holdfast
 from holdfast.integrations.openai_agents import HoldfastSession
 
-from .lives import Life, live
 from .openai_program import note_appends
+from .process_runs import ProcessRun, run_until_finished
 
 set_tracing_disabled(True)
 
@@ -26,10 +26,12 @@ QUESTION = {"role": "user", "content": 'call pay {"amount": 7}'}
 
 
 class Program:
-    """What a life does."""
+    """The work of one process."""
 
-    def __init__(self, life: Life, points: list[str], store: holdfast.Store, base_url: str) -> None:
-        self.life, self.points, self.base_url = life, points, base_url
+    def __init__(
+        self, process: ProcessRun, points: list[str], store: holdfast.Store, base_url: str
+    ) -> None:
+        self.process, self.points, self.base_url = process, points, base_url
         self.session, self.chat = (
             HoldfastSession("payments", store),
             store.aio.conversation("payments"),
@@ -39,18 +41,18 @@ class Program:
 
     def point(self, name: str) -> None:
         if name in self.points:
-            self.life.point(name)
+            self.process.point(name)
 
     async def pay(self, amount: int) -> str:
         """Pay."""
-        self.life.note("tool", amount=amount)
+        self.process.note("tool", amount=amount)
         return f"paid {amount}"
 
     async def requesting(self, request: Any) -> None:
         shown = json.loads(request.content)["input"]
-        self.life.note("request")
+        self.process.note("request")
         if "during the last call" in self.points and shown[-1].get("output"):
-            self.life.die_in_flight("during the last call")
+            self.process.die_in_flight("during the last call")
 
     async def live(self) -> None:
         hooks = {"request": [self.requesting]}
@@ -68,7 +70,7 @@ class Program:
         if run is None:
             run = []
         else:
-            self.life.note("approved")
+            self.process.note("approved")
             for waiting in run.get_interruptions():
                 run.approve(waiting)
         result = await Runner.run(self.agent, run, session=self.session)
@@ -83,9 +85,9 @@ class Program:
 def main() -> None:
     base_url, place, notes, points = sys.argv[1:]
 
-    def run(life: Life) -> None:
-        note_appends(life, kill=False)
+    def run(process: ProcessRun) -> None:
+        note_appends(process, kill=False)
         with holdfast.open(place) as store:
-            asyncio.run(Program(life, points.split(","), store, base_url).live())
+            asyncio.run(Program(process, points.split(","), store, base_url).live())
 
-    live(run, notes, base_url, lambda: None)
+    run_until_finished(run, notes, base_url, lambda: None)

@@ -2,7 +2,7 @@
 
 Arguments: BASE_URL STORE NOTES KIND. It is killed after each save that was acknowledged, after each
 message that was handed over, inside each tool, while each model call is in flight, and in the
-middle of each stream. Every life does the same: it gives all the tasks from the first to the last.
+middle of each stream. Every process does the same: it gives all tasks, first to last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from helpers.example_counts import LONG
 from holdfast import AsyncState
 from holdfast.integrations.autogen import persisted
 
-from .lives import REHEARSAL, Life, live
+from .process_runs import REHEARSAL, ProcessRun, run_until_finished
 
 MODEL = ModelInfo(
     vision=False, function_calling=True, json_output=True, family="gpt-4o", structured_output=True
@@ -49,14 +49,14 @@ def task_of(kind: str, number: int) -> TextMessage | str:
 
 
 class Program:
-    """What a life does."""
+    """The work of one process."""
 
-    def __init__(self, life: Life | None, base_url: str, kind: str) -> None:
-        self.life, self.kind = life or Silent(), kind
-        hooks = {"request": [self.requesting]} if life else {}
+    def __init__(self, process: ProcessRun | None, base_url: str, kind: str) -> None:
+        self.process, self.kind = process or Silent(), kind
+        hooks = {"request": [self.requesting]} if process else {}
         self.http = openai.DefaultAsyncHttpxClient(event_hooks=hooks, verify=False)
         self.client = OpenAIChatCompletionClient(
-            model="any" if life else REHEARSAL,
+            model="any" if process else REHEARSAL,
             model_info=MODEL,
             base_url=base_url,
             api_key="none",
@@ -66,8 +66,8 @@ class Program:
 
     async def tally(self, n: int) -> str:
         """Count something."""
-        self.life.note("tool", n=n)
-        self.life.point(f"in tool {n}")
+        self.process.note("tool", n=n)
+        self.process.point(f"in tool {n}")
         return f"tallied {n}"
 
     def agent(self, name: str, **options: Any) -> AssistantAgent:
@@ -103,27 +103,29 @@ class Program:
         """Called by the SDK before each request."""
         body = json.loads(request.content)
         shown = body["messages"]
-        self.life.note("request", shown=shown)
+        self.process.note("request", shown=shown)
         place = f"the call after {len(shown)} messages to {shown[0]['content']}"
-        assert isinstance(self.life, Life)
+        assert isinstance(self.process, ProcessRun)
         if (
-            not self.life.die_in_flight(place)
+            not self.process.die_in_flight(place)
             and body.get("stream")
             and "call tally" not in str(shown[-1])
         ):
-            self.life.die_in_flight(f"the stream of {place}", after=2)
+            self.process.die_in_flight(f"the stream of {place}", after=2)
 
     def saved(self, version: int, document: Any) -> None:
         state = document["state"]
         managers = [
             part for part in state.get("agent_states", {}).values() if "message_thread" in part
         ]
-        thread = managers[0]["message_thread"] if managers else document["holdfast"].get("said", [])
-        self.life.note("saved", thread=thread)
+        thread = (
+            managers[0]["message_thread"] if managers else document["holdfast"].get("messages", [])
+        )
+        self.process.note("saved", thread=thread)
         if not document["holdfast"].get(
-            "seen", True
+            "result_seen", True
         ):  # else the program is about to end, and would have begun anew
-            self.life.point(f"after version {version}")
+            self.process.point(f"after version {version}")
 
     async def run(self, place: str) -> None:
         plain = AsyncState.save
@@ -139,20 +141,22 @@ class Program:
             holdfast.aopen(place) as store,
             persisted(store, "team", self.runner()) as run,
         ):
-            self.life.note("born", resumed=run.resumed, pending=len(run.pending or ()))
+            self.process.note("born", resumed=run.resumed, pending=len(run.pending or ()))
             for number in range(TASKS[self.kind]):
                 async for item in run.run_stream(task=task_of(self.kind, number)):
                     if isinstance(item, TaskResult):
                         said = [message.id for message in item.messages]
-                        self.life.note(
+                        self.process.note(
                             "result", task=number, said=said, stop_reason=item.stop_reason
                         )
                     elif isinstance(item, BaseChatMessage):
-                        self.life.note("said", task=number, id=item.id, source=item.source)
+                        self.process.note("said", task=number, id=item.id, source=item.source)
                         if (
                             self.kind == "one task"
                         ):  # in the others that is right after it was saved
-                            self.life.point(f"{item.source} said {len(item.to_text())} characters")
+                            self.process.point(
+                                f"{item.source} said {len(item.to_text())} characters"
+                            )
 
     async def rehearse(self) -> None:
         async with (
@@ -164,7 +168,7 @@ class Program:
 
 
 class Silent:
-    """The life of a rehearsal, of which nothing is told."""
+    """The run of a rehearsal, which notes nothing."""
 
     def note(self, what: str, **facts: object) -> None: ...
 
@@ -174,7 +178,9 @@ class Silent:
 def main() -> None:
     base_url, place, notes, kind = sys.argv[1:]
 
-    def run(life: Life) -> None:
-        asyncio.run(Program(life, base_url, kind).run(place))
+    def run(process: ProcessRun) -> None:
+        asyncio.run(Program(process, base_url, kind).run(place))
 
-    live(run, notes, base_url, lambda: asyncio.run(Program(None, base_url, kind).rehearse()))
+    run_until_finished(
+        run, notes, base_url, lambda: asyncio.run(Program(None, base_url, kind).rehearse())
+    )

@@ -121,10 +121,10 @@ async def world(*replies: str) -> AsyncIterator[World]:
                 await client.close()
 
 
-def lived(life: Callable[[World], Awaitable[None]], *replies: str) -> None:
+def run_scenario(scenario: Callable[[World], Awaitable[None]], *replies: str) -> None:
     async def run() -> None:
         async with world(*replies) as made:
-            await life(made)
+            await scenario(made)
 
     asyncio.run(run())
 

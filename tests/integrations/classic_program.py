@@ -16,7 +16,7 @@ from typing import Any
 import holdfast
 from holdfast.integrations.autogen_classic import persisted
 
-from .lives import REHEARSAL, Life, live, read_notes
+from .process_runs import REHEARSAL, ProcessRun, read_notes, run_until_finished
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what a framework says while it is imported is its own affair
@@ -26,8 +26,8 @@ TURNS = 20
 TOOL_TURNS = (4, 9, 14)
 
 
-class Calm(Life):
-    """A life that is left alone."""
+class Calm(ProcessRun):
+    """A process that is not killed."""
 
     def point(self, name: str) -> None:
         pass
@@ -86,10 +86,12 @@ def memory_of(*agents: Any) -> dict[str, Any]:
 
 
 class Program:
-    """What a life does."""
+    """The work of one process."""
 
-    def __init__(self, life: Life, base_url: str, store: holdfast.Store, notes: str) -> None:
-        self.life, self.store, self.model = life, store, model_at(base_url)
+    def __init__(
+        self, process: ProcessRun, base_url: str, store: holdfast.Store, notes: str
+    ) -> None:
+        self.process, self.store, self.model = process, store, model_at(base_url)
         self.assistant: Any = None
         self.asks_on = True
         self.acknowledged = sum(note["what"] == "ack" for note in read_notes(notes))
@@ -112,10 +114,10 @@ class Program:
         self, agent: Any, messages: Any = None, sender: Any = None, config: Any = None
     ) -> tuple[bool, None]:
         self.acknowledge()
-        self.life.point(f"{agent.name} has heard message {len(messages)}")
+        self.process.point(f"{agent.name} has heard message {len(messages)}")
         if agent.llm_config:
-            self.life.note("request")
-            self.life.die_in_flight(f"{agent.name} asks the model about message {len(messages)}")
+            self.process.note("request")
+            self.process.die_in_flight(f"{agent.name} asks the model about message {len(messages)}")
         return False, None
 
     def acknowledge(self) -> None:
@@ -126,12 +128,12 @@ class Program:
         for message in [{"role": "system", "content": self.assistant.system_message}, *messages][
             self.acknowledged :
         ]:
-            self.life.note("ack", messages=as_shown(message))
+            self.process.note("ack", messages=as_shown(message))
         self.acknowledged = max(self.acknowledged, 1 + len(messages))
 
     def tally(self, n: int) -> str:
-        self.life.note("tool", n=n)
-        self.life.point(f"in tool {n}")
+        self.process.note("tool", n=n)
+        self.process.point(f"in tool {n}")
         return f"tallied {n}"
 
     def couple(self) -> tuple[Any, Any]:
@@ -158,7 +160,7 @@ class Program:
         with persisted(self.store, "chat", assistant, user):
             user.initiate_chat(assistant, message=question(1), max_turns=TURNS, silent=True)
         self.acknowledge()
-        self.life.note("end", memory=memory_of(assistant, user))
+        self.process.note("end", memory=memory_of(assistant, user))
 
     def questions(self) -> None:
         """Twelve turns in six calls, in async code."""
@@ -170,9 +172,9 @@ class Program:
                 asyncio.run(
                     user.a_initiate_chat(assistant, message=message, max_turns=2, silent=True)
                 )
-                self.life.point(f"after {chat.conversation.count()} messages")
+                self.process.point(f"after {chat.conversation.count()} messages")
         self.acknowledge()
-        self.life.note("end", memory=memory_of(assistant, user))
+        self.process.note("end", memory=memory_of(assistant, user))
 
     def group(self) -> None:
         """Twelve rounds of three agents and a user."""
@@ -188,20 +190,20 @@ class Program:
         manager = autogen.GroupChatManager(chat, llm_config=False, silent=True)
         with persisted(self.store, "chat", manager):
             user.initiate_chat(manager, message="write a poem", silent=True)
-        self.life.note("end", memory=memory_of(manager, user, *team))
+        self.process.note("end", memory=memory_of(manager, user, *team))
 
 
 def main() -> None:
     base_url, place, notes, chat, how = sys.argv[1:]
 
-    def run(life: Life) -> None:
+    def run(process: ProcessRun) -> None:
         with holdfast.open(place) as store:
-            getattr(Program(life, base_url, store, notes), chat)()
+            getattr(Program(process, base_url, store, notes), chat)()
 
     if how == "calm":
         run(Calm(notes, base_url))
     else:
-        live(run, notes, base_url, lambda: rehearse(base_url))
+        run_until_finished(run, notes, base_url, lambda: rehearse(base_url))
 
 
 def rehearse(base_url: str) -> None:

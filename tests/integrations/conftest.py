@@ -1,14 +1,19 @@
-"""Which tests an environment is for: those of classic AutoGen have environments of their own, which
-`make test` makes."""
+"""Which tests an environment is for: those of classic AutoGen and of Google's ADK have environments
+of their own, which `make test` makes."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 
 import pytest
 
-collect_ignore_glob = [] if "HOLDFAST_FRAMEWORK" in os.environ else ["test_autogen_classic*.py"]
+ELSEWHERE = ["test_autogen_classic*.py", "test_google_adk.py"]
+collect_ignore_glob = [] if "HOLDFAST_FRAMEWORK" in os.environ else ELSEWHERE
+
+if sys.version_info < (3, 11):  # PydanticAI needs it
+    collect_ignore_glob += ["test_pydantic_ai*.py", "test_durable_tools.py"]
 
 
 @pytest.fixture(autouse=True)

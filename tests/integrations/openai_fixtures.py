@@ -1,4 +1,4 @@
-"""Fixtures for the tests on the OpenAI SDK: a model, a chat, and a chat loop in its four forms.
+"""Fixtures for the tests on the OpenAI SDK: a model, a chat, and a chat loop in its six forms.
 
 Named by each test module that wants them (`pytest_plugins`), since not every environment that runs
 tests of this folder has the SDK.
@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from helpers.model_server import ModelServer
 
-from .openai_loop import Loop
+from .openai_loop import FORMS, Loop
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def chat() -> Iterator[holdfast.Conversation]:
         yield store.conversation("chat")
 
 
-@pytest.fixture(params=["chat-sync", "chat-async", "responses-sync", "responses-async"])
+@pytest.fixture(params=FORMS)
 def loop(request: pytest.FixtureRequest, server: ModelServer) -> Iterator[Loop]:
     api, kind = request.param.split("-")
     with holdfast.open("memory://") as store:

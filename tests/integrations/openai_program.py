@@ -1,7 +1,8 @@
-"""A chat of twenty turns on the OpenAI SDK, killed at every boundary it has.
+"""A chat of twenty turns on the SDK of OpenAI or Anthropic, killed at every boundary it has.
 
-Arguments: BASE_URL STORE NOTES API. Turns are taken in four ways in turn: sync, async, and both
-streamed. In every fifth turn the model calls a tool twice at once. It is killed after each append
+Arguments: BASE_URL STORE NOTES API. The API is chat, responses or messages. Turns are taken in four
+ways in turn: sync, async, and both streamed. In every fifth turn the model calls a tool twice at
+once. It is killed after each append
 that was acknowledged, inside each tool, while each model call is in flight, in the middle of each
 stream, and once when a good part of an answer has been streamed.
 """
@@ -11,21 +12,57 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
+import anthropic
 import openai
 
 import holdfast
 from helpers.example_counts import LONG
 from holdfast import AsyncConversation, Conversation
-from holdfast.integrations.openai import complete
+from holdfast.integrations import anthropic as our_anthropic
+from holdfast.integrations import openai as our_openai
 
-from .lives import REHEARSAL, Life, live
+from .process_runs import REHEARSAL, ProcessRun, run_until_finished
 
 TURNS = 20 if LONG else 10
 TOOL_TURNS = range(5, TURNS + 1, 5)
 STREAMED_TURNS = [turn for turn in range(1, TURNS + 1) if turn % 4 > 1]
 LONG_TURN = 7
+
+
+class Sdk(NamedTuple):
+    """What differs between the two SDKs."""
+
+    client: Any
+    async_client: Any
+    http: Any
+    async_http: Any
+    complete: Any
+    base_url: str
+    options: dict[str, Any]
+
+
+def sdk_for(api: str, base_url: str) -> Sdk:
+    if api != "messages":
+        return Sdk(
+            openai.OpenAI,
+            openai.AsyncOpenAI,
+            openai.DefaultHttpxClient,
+            openai.DefaultAsyncHttpxClient,
+            our_openai.complete,
+            base_url,
+            {"api": api},
+        )
+    return Sdk(
+        anthropic.Anthropic,
+        anthropic.AsyncAnthropic,
+        anthropic.DefaultHttpxClient,
+        anthropic.DefaultAsyncHttpxClient,
+        our_anthropic.complete,
+        base_url.removesuffix("/v1"),
+        {"max_tokens": 1000},
+    )
 
 
 def question(turn: int) -> dict[str, Any]:
@@ -38,18 +75,19 @@ def question(turn: int) -> dict[str, Any]:
 
 
 def turns_begun(messages: list[Any]) -> int:
-    return sum(message.get("role") == "user" for message in messages)
+    said = (message for message in messages if message.get("role") == "user")
+    return sum(isinstance(message["content"], str) for message in said)
 
 
-def note_appends(life: Life, *, kill: bool = True) -> None:
+def note_appends(process: ProcessRun, *, kill: bool = True) -> None:
     """Have each append noted when it is acknowledged, and the program killed right after."""
     plain, plain_async = Conversation.append, AsyncConversation.append
 
     def acknowledged(appended: Any, messages: tuple[Any, ...]) -> Any:
         if not appended.duplicate:
-            life.note("ack", messages=messages)
+            process.note("ack", messages=messages)
             if kill:
-                life.point(f"after version {appended.last}")
+                process.point(f"after version {appended.last}")
         return appended
 
     def append(self: Conversation, *messages: Any, **options: Any) -> Any:
@@ -63,18 +101,23 @@ def note_appends(life: Life, *, kill: bool = True) -> None:
 
 
 class Program:
-    """What a life does."""
+    """The work of one process."""
 
-    def __init__(self, life: Life, store: holdfast.Store, base_url: str, api: str) -> None:
-        self.life, self.model = life, "any"
+    def __init__(self, process: ProcessRun, store: holdfast.Store, base_url: str, api: str) -> None:
+        self.process, self.model = process, "any"
         self.chat, self.chat_async = store.conversation("chat"), store.aio.conversation("chat")
-        self.client: dict[str, Any] = {"base_url": base_url, "api_key": "none", "max_retries": 0}
-        self.options: dict[str, Any] = {"api": api, "tools": [self.tally]}
+        self.sdk = sdk = sdk_for(api, base_url)
+        self.client: dict[str, Any] = {
+            "base_url": sdk.base_url,
+            "api_key": "none",
+            "max_retries": 0,
+        }
+        self.options: dict[str, Any] = {**sdk.options, "tools": [self.tally]}
 
     def tally(self, n: int) -> str:
         """Count something."""
-        self.life.note("tool", n=n)
-        self.life.point(f"in tool {n}")
+        self.process.note("tool", n=n)
+        self.process.point(f"in tool {n}")
         return f"tallied {n}"
 
     def requesting(self, request: Any) -> None:
@@ -83,28 +126,27 @@ class Program:
         if body["model"] == REHEARSAL:
             return
         shown = body.get("messages", body.get("input"))
-        self.life.note("request")
+        self.process.note("request")
         place = f"the call after {len(shown)} messages"
         says_text = "call tally" not in str(shown[-1].get("content"))
-        if not self.life.die_in_flight(place) and body.get("stream") and says_text:
-            self.life.die_in_flight(f"the stream of {place}", after=2)
+        if not self.process.die_in_flight(place) and body.get("stream") and says_text:
+            self.process.die_in_flight(f"the stream of {place}", after=2)
 
     async def requesting_async(self, request: Any) -> None:
         self.requesting(request)
 
     def hear(self, turn: int, text: str) -> None:
         if turn == LONG_TURN and len(text) > 3000:
-            self.life.point("a long way into a stream")
+            self.process.point("a long way into a stream")
 
     def take(self, turn: int) -> str:
         """Say what the user says, and answer it; if that was done before, the answer."""
         if turn % 2:
             return asyncio.run(self.take_async(turn))
         self.chat.append(question(turn), id=f"turn {turn}")
-        with openai.DefaultHttpxClient(
-            event_hooks={"request": [self.requesting]}, verify=False
-        ) as http:
-            client = openai.OpenAI(**self.client, http_client=http)
+        complete = self.sdk.complete
+        with self.sdk.http(event_hooks={"request": [self.requesting]}, verify=False) as http:
+            client = self.sdk.client(**self.client, http_client=http)
             if turn not in STREAMED_TURNS:
                 return str(complete(client, self.chat, model=self.model, **self.options).text)
             text = ""
@@ -116,8 +158,9 @@ class Program:
     async def take_async(self, turn: int) -> str:
         await self.chat_async.append(question(turn), id=f"turn {turn}")
         hooks = {"request": [self.requesting_async]}
-        async with openai.DefaultAsyncHttpxClient(event_hooks=hooks, verify=False) as http:
-            client = openai.AsyncOpenAI(**self.client, http_client=http)
+        complete = self.sdk.complete
+        async with self.sdk.async_http(event_hooks=hooks, verify=False) as http:
+            client = self.sdk.async_client(**self.client, http_client=http)
             if turn not in STREAMED_TURNS:
                 return str(
                     (await complete(client, self.chat_async, model=self.model, **self.options)).text
@@ -134,19 +177,19 @@ class Program:
 def main() -> None:
     base_url, place, notes, api = sys.argv[1:]
 
-    def run(life: Life) -> None:
-        note_appends(life)
+    def run(process: ProcessRun) -> None:
+        note_appends(process)
         with holdfast.open(place) as store:
-            program = Program(life, store, base_url, api)
-            life.note("born", drafts=len(program.chat.drafts()))
+            program = Program(process, store, base_url, api)
+            process.note("born", drafts=len(program.chat.drafts()))
             for turn in range(max(turns_begun(program.chat.messages()), 1), TURNS + 1):
-                life.note("answer", turn=turn, text=program.take(turn))
+                process.note("answer", turn=turn, text=program.take(turn))
 
     def rehearse() -> None:
         with holdfast.open(f"{place}.rehearsal") as store:
-            program = Program(Life(notes, base_url), store, base_url, api)
+            program = Program(ProcessRun(notes, base_url), store, base_url, api)
             program.model = REHEARSAL
             for turn in range(1, 5):
                 program.take(turn)
 
-    live(run, notes, base_url, rehearse)
+    run_until_finished(run, notes, base_url, rehearse)

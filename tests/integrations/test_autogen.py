@@ -30,13 +30,13 @@ from holdfast.errors import IdReused
 from holdfast.integrations.autogen import persisted
 from holdfast.integrations.autogen.states import find_manager
 
-from .autogen_world import World, as_seen, lived, teams, texts
+from .autogen_world import World, as_seen, run_scenario, teams, texts
 
 # -- the same task again ---------------------------------------------------------------------------
 
 
 def test_a_run_that_is_cut_off_goes_on_in_another_team_with_the_same_task() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             assert not run.resumed
             assert run.pending is None
@@ -55,11 +55,30 @@ def test_a_run_that_is_cut_off_goes_on_in_another_team_with_the_same_task() -> N
         assert "current message count: 4" in str(stream[-1].stop_reason)
         assert w.said(requests) == [("user", "begin"), ("assistant", "one"), ("user", "two")]
 
-    lived(life, "one", "two", "three", "four")
+    run_scenario(scenario, "one", "two", "three", "four")
+
+
+@pytest.mark.parametrize("kind", ["team", "agent"])
+def test_what_is_stored_can_be_read_without_a_run(kind: str) -> None:
+    async def scenario(w: World) -> None:
+        runner = w.team if kind == "team" else lambda: w.agent("writer")
+        async with persisted(w.store, "chat", runner()) as run:
+            assert run.messages == []
+            result = await run.run(task="begin")
+            assert run.messages == list(result.messages)
+        requests = len(w.server.requests)
+        async with persisted(w.store, "chat", runner()) as run:
+            assert run.messages == list(result.messages)
+            assert run.messages[-1].to_text() == texts(result)[-1]
+            assert len(w.server.requests) == requests
+            more = await run.run(task="continue")
+            assert run.messages == [*result.messages, *more.messages]
+
+    run_scenario(scenario, "one", "two", "three", "four", "five", "six")
 
 
 def test_without_a_task_it_goes_on_and_says_only_what_is_new() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             async for item in run.run_stream(task="begin"):
                 if isinstance(item, BaseChatMessage) and item.source == "writer":
@@ -74,11 +93,11 @@ def test_without_a_task_it_goes_on_and_says_only_what_is_new() -> None:
             ("user", result.messages[0].to_text()),
         ]
 
-    lived(life, "one")
+    run_scenario(scenario, "one")
 
 
 def test_another_task_begins_anew_with_all_its_turns_and_what_was_said_is_known() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for stop in ({"max_turns": 3}, {}):
             async with persisted(w.store, f"team {stop}", w.team(**stop)) as run:
                 async for item in run.run_stream(task="begin"):
@@ -94,11 +113,11 @@ def test_another_task_begins_anew_with_all_its_turns_and_what_was_said_is_known(
             assert w.said()[0] == ("user", "begin")
             assert ("user", "something else") in w.said()
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_result_that_the_program_could_not_have_comes_again_without_asking_anybody() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         with pytest.raises(ZeroDivisionError):
             async with persisted(w.store, "team", w.team()) as run:
                 first = await run.run(task="begin")
@@ -113,21 +132,21 @@ def test_a_result_that_the_program_could_not_have_comes_again_without_asking_any
             assert len(w.server.requests) == asked + 3
             assert new.messages[0] != again.messages[0]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_text_that_was_answered_is_a_new_task_after_the_block() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for count in (3, 6):
             async with persisted(w.store, "team", w.team()) as run:
                 await run.run(task="yes")
             assert len(w.server.requests) == count
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_message_with_an_id_is_given_once_whatever_comes_after_it() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         tasks = [TextMessage(id=f"request {n}", content="yes", source="user") for n in range(3)]
         for runner in (w.team, lambda: w.agent("writer")):
             for _ in range(3):
@@ -139,11 +158,11 @@ def test_a_message_with_an_id_is_given_once_whatever_comes_after_it() -> None:
             assert len(document["holdfast"]["runs"]) == 3
         assert len(w.server.requests) == 3 * 3 + 3
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_the_task_itself_can_be_left_out_of_the_output() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
                 stream = [
@@ -162,11 +181,11 @@ def test_the_task_itself_can_be_left_out_of_the_output() -> None:
             assert again == third
             assert {message.source for message in again.messages} <= {"writer", "critic"}
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_an_id_that_comes_again_with_other_words_is_refused() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
                 first = await run.run(task=TextMessage(id="x", content="one", source="user"))
@@ -181,11 +200,11 @@ def test_an_id_that_comes_again_with_other_words_is_refused() -> None:
                 assert again == first
                 assert len(w.server.requests) == requests
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_what_would_not_be_stored_is_refused_in_the_block() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
                 for _ in range(2):
@@ -197,7 +216,7 @@ def test_what_would_not_be_stored_is_refused_in_the_block() -> None:
             assert not {"run", "run_stream"} & vars(runner).keys()
             assert texts(await runner.run(task="after it"))[0] == "after it"
 
-    lived(life)
+    run_scenario(scenario)
 
 
 # -- what is stored, and when ----------------------------------------------------------------------
@@ -208,7 +227,7 @@ KINDS = ["round robin", "alone", "three", "selector", "swarm", "nested", "graph"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_state_that_is_stored_is_whole(kind: str) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         task = 'call tally {"n": 3}' if kind != "swarm" else "call transfer_to_critic {}"
         async with persisted(w.store, "team", teams(w)[kind]()) as run:
             result = await run.run(task=task)
@@ -231,7 +250,7 @@ def test_every_state_that_is_stored_is_whole(kind: str) -> None:
             assert kinds_of(idle) == kinds_of(final)
         assert len(result.messages) > 2
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def kinds_of(state: dict[str, Any]) -> Any:
@@ -247,7 +266,7 @@ def kinds_of(state: dict[str, Any]) -> Any:
 
 
 def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         def flow() -> GraphFlow:
             builder = DiGraphBuilder()
             writer, critic, editor = (w.agent(name) for name in ("writer", "critic", "editor"))
@@ -280,7 +299,7 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
             "user",
         ]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -297,7 +316,7 @@ def test_a_team_that_cannot_go_on_from_the_middle_begins_its_task_anew() -> None
             {name: {**entry, "answer": answer} for name, answer in {**answers, **words}.items()}
         )
 
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         def team() -> MagenticOneGroupChat:
             return MagenticOneGroupChat([w.agent("writer", tools=[])], w.client)
 
@@ -314,11 +333,11 @@ def test_a_team_that_cannot_go_on_from_the_middle_begins_its_task_anew() -> None
         async with persisted(w.store, "team", team()) as run:
             assert run.pending is None
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_message_is_handed_over_only_when_it_is_stored() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, "x", runner) as run:
                 async for item in run.run_stream(task='call tally {"n": 1}'):
@@ -326,21 +345,21 @@ def test_a_message_is_handed_over_only_when_it_is_stored() -> None:
                         assert item.id in json.dumps(await w.document("x"))
             await w.store.state("x").delete()
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_pieces_of_a_streamed_answer_are_handed_over_and_not_stored() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "agent", w.agent("writer", model_client_stream=True)) as run:
             items = [item async for item in run.run_stream(task="begin")]
         assert sum(isinstance(item, ModelClientStreamingChunkEvent) for item in items) > 2
         assert "ModelClientStreamingChunkEvent" not in json.dumps(await w.document("agent"))
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_what_is_stored_grows_by_what_is_new(tmp_path: Path) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         sizes = {}
         for turns in (10, 40):
             place = tmp_path / f"{turns}.db"
@@ -353,14 +372,14 @@ def test_what_is_stored_grows_by_what_is_new(tmp_path: Path) -> None:
         assert sizes[40][0] < 3 * sizes[40][1] + 100_000
         assert sizes[40][0] - sizes[10][0] < 3 * (sizes[40][1] - sizes[10][1])
 
-    lived(life, *["x" * 2000] * 50)
+    run_scenario(scenario, *["x" * 2000] * 50)
 
 
 # -- agents ----------------------------------------------------------------------------------------
 
 
 def test_an_agent_remembers_and_answers_on_messages() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "agent", w.agent("writer")) as run:
             message = TextMessage(content='call tally {"n": 7}', source="user")
             response = await run.on_messages([message], CancellationToken())
@@ -371,7 +390,7 @@ def test_an_agent_remembers_and_answers_on_messages() -> None:
             await run.run(task="and now?")
         assert [kind for kind, _ in w.said()] == ["user", "calls", "result", "assistant", "user"]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 class Forecast(BaseModel):
@@ -380,7 +399,7 @@ class Forecast(BaseModel):
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # from AutoGen's client
 def test_an_answer_with_a_structure_comes_again_as_it_was() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         task = TextMessage(id="today", content="How warm is it?", source="user")
         for _ in range(2):
             async with persisted(
@@ -392,11 +411,11 @@ def test_an_answer_with_a_structure_comes_again_as_it_was() -> None:
             assert answer.content == Forecast(degrees=21)
         assert len(w.server.requests) == 1
 
-    lived(life, '{"degrees": 21}')
+    run_scenario(scenario, '{"degrees": 21}')
 
 
 def test_a_tool_that_has_answered_does_not_run_again_for_an_agent() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         with pytest.raises(Exception, match="500"):
             async with persisted(w.store, "agent", w.agent("writer")) as run:
                 async for item in run.run_stream(task='call tally {"n": 7}'):
@@ -407,11 +426,11 @@ def test_a_tool_that_has_answered_does_not_run_again_for_an_agent() -> None:
         assert w.tallied == [7]
         assert texts(result)[-1] == "tool said: tallied 7"
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_task_that_an_agent_could_not_answer_is_not_forgotten_for_the_next_one() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for _ in range(2):
             w.server.say(500)
             with pytest.raises(Exception, match="500"):
@@ -421,13 +440,13 @@ def test_a_task_that_an_agent_could_not_answer_is_not_forgotten_for_the_next_one
             await run.run(task="question 2")
         assert w.said() == [("user", "question 0"), ("user", "question 1"), ("user", "question 2")]
         document = await w.document("agent")
-        assert [message["content"] for message in document["holdfast"]["said"]][:3] == [
+        assert [message["content"] for message in document["holdfast"]["messages"]][:3] == [
             "question 0",
             "question 1",
             "question 2",
         ]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 # -- the example -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from helpers.stored.notes import read_notes
 
 from .autogen_program import CHOOSE, TASKS, TURNS_PER_TASK, task_of
 from .autogen_world import Message, as_seen, seen_by
-from .lives import REHEARSAL
+from .process_runs import REHEARSAL
 
 
 class Chooser(ModelServer):
@@ -99,7 +99,7 @@ def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(
         speakers = [message["source"] for message in chat if message["source"] != "user"]
         assert speakers == (["writer", "critic"] * turns)[:turns]
 
-    # In its last life the program had the whole of every run, and the same as was stored.
+    # The last process of the program had the whole of every run, the same as was stored.
     last = max(at for at, note in enumerate(notes) if note["what"] == "born")
     results = [note for note in notes[last:] if note["what"] == "result"]
     assert [note["task"] for note in results] == list(range(TASKS[kind]))

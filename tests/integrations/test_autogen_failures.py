@@ -30,7 +30,7 @@ from holdfast.errors import Conflict, UnsupportedVersion
 from holdfast.integrations.autogen import LayoutChanged, persisted
 
 from .autogen_program import CHOOSE
-from .autogen_world import World, as_seen, lived, seen_by, teams, texts
+from .autogen_world import World, as_seen, run_scenario, seen_by, teams, texts
 
 # -- a state from any instant ----------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ from .autogen_world import World, as_seen, lived, seen_by, teams, texts
 def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_is_seen_once(
     kind: str,
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         make = teams(w)[kind]
         team = make()
         states: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_
                 assert name == order[(len(chat) - 1) % len(order)], number
         assert len(thread_of) >= 3
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
@@ -97,7 +97,7 @@ def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
             members, w.client, termination_condition=stop, selector_prompt=CHOOSE, **options
         )
 
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         first = team(w)
         choosing = w.server.hold()
         running = asyncio.create_task(first.run(task="begin"))
@@ -122,13 +122,13 @@ def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
             prompt.count("user: begin") == 1 for prompt in prompts if prompt.startswith("Choose")
         )
 
-    lived(life, "writer")
+    run_scenario(scenario, "writer")
 
 
 def test_repairing_is_logged_and_a_whole_state_is_left_as_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         team = w.team()
         hold = w.server.hold()
         running = asyncio.create_task(team.run(task="secret"))
@@ -142,7 +142,7 @@ def test_repairing_is_logged_and_a_whole_state_is_left_as_it_is(
                 pass
 
     with caplog.at_level(logging.WARNING, "holdfast"):
-        lived(life)
+        run_scenario(scenario)
     [line] = [record.getMessage() for record in caplog.records if record.name == "holdfast"]
     assert "'within'" in line
     assert "writer was given its messages twice" in line
@@ -163,7 +163,7 @@ def test_a_termination_condition_goes_on_counting_where_it_was(cut: int) -> None
             FunctionalTermination(lambda messages: "5 messages" in messages[-1].to_text()),
         ]
 
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for number in range(len(stops())):
             whole = await w.team(stop=stops()[number]).run(task="begin")
             name = f"team {number}"
@@ -179,11 +179,11 @@ def test_a_termination_condition_goes_on_counting_where_it_was(cut: int) -> None
             assert result.stop_reason == whole.stop_reason
             assert len(result.messages) == 5
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_the_number_of_turns_goes_on_being_counted() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         team = w.team(stop=MaxMessageTermination(100), max_turns=3)
         async with persisted(w.store, "team", team) as run:
             async for item in run.run_stream(task="begin"):
@@ -207,14 +207,14 @@ def test_the_number_of_turns_goes_on_being_counted() -> None:
             "critic",
         ]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 # -- when something fails --------------------------------------------------------------------------
 
 
 def test_after_a_failure_of_the_model_the_same_block_goes_on_and_nobody_is_left_out() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             w.server.say("one", 500)
             with pytest.raises(RuntimeError, match="500"):
@@ -230,11 +230,11 @@ def test_after_a_failure_of_the_model_the_same_block_goes_on_and_nobody_is_left_
         assert texts(result)[1] == "one"
         assert w.said(2) == w.said(1) == [("user", "begin"), ("user", "one")]
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_what_could_not_be_stored_was_not_said() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             said: list[Any] = []
             other = w.agent("writer") if isinstance(runner, AssistantAgent) else w.team()
@@ -259,13 +259,13 @@ def test_what_could_not_be_stored_was_not_said() -> None:
                 assert texts(result)[0] == "begin again"
             await w.store.state("x").delete()
 
-    lived(life)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("during", ["a call", "a tool"])
 @pytest.mark.parametrize("how", ["token", "task", "leaving"])
 def test_a_run_that_is_cancelled_goes_on_in_the_same_block(how: str, during: str) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         token, in_tool = CancellationToken(), asyncio.Event()
 
         async def stuck(n: int) -> str:
@@ -305,11 +305,11 @@ def test_a_run_that_is_cancelled_goes_on_in_the_same_block(how: str, during: str
         assert w.said(-2)[0] == ("user", 'call tally {"n": 1}')
         assert asyncio.all_tasks() <= before  # nobody waits for ever
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_stream_that_was_left_must_not_be_read_on() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "agent", w.agent("writer")) as run:
             left = run.run_stream(task="begin")
             await left.__anext__()
@@ -320,14 +320,14 @@ def test_a_stream_that_was_left_must_not_be_read_on() -> None:
         with pytest.raises(RuntimeError, match="inside the block"):
             await run.run(task="too late")
 
-    lived(life)
+    run_scenario(scenario)
 
 
 # -- whose state it is -----------------------------------------------------------------------------
 
 
 def test_a_state_of_other_participants_is_refused_and_left_as_it_is() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             await run.run(task="begin")
         document = await w.document()
@@ -351,13 +351,13 @@ def test_a_state_of_other_participants_is_refused_and_left_as_it_is() -> None:
         ) as run:  # a refusal leaves no trace in the team either
             await run.run(task="begin")
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_another_version_is_reported_a_newer_form_and_another_document_are_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             await run.run(task="begin")
         state = w.store.state("team")
@@ -373,21 +373,21 @@ def test_another_version_is_reported_a_newer_form_and_another_document_are_refus
                 pass
         document["holdfast"]["v"] = 2
         await state.save(document)
-        with pytest.raises(UnsupportedVersion, match="newer Holdfast"):
+        with pytest.raises(UnsupportedVersion, match="newer version of Holdfast"):
             async with persisted(w.store, "team", w.team()):
                 pass
         await state.save({"something": "else"})
-        with pytest.raises(ValueError, match="something else"):
+        with pytest.raises(ValueError, match="something other than a team"):
             async with persisted(w.store, "team", w.team()):
                 pass
 
     with caplog.at_level(logging.WARNING, "holdfast"):
-        lived(life)
+        run_scenario(scenario)
     assert [record.getMessage() for record in caplog.records if "0.4.9" in record.getMessage()]
 
 
 def test_one_team_serves_one_conversation_after_the_other_and_none_sees_the_others() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             for name, task in (
                 ("a", "about a"),
@@ -408,11 +408,11 @@ def test_one_team_serves_one_conversation_after_the_other_and_none_sees_the_othe
                     async with persisted(w.store, "d", runner):
                         pass
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_what_a_team_knew_before_is_what_it_begins_with() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         team = w.team()
         await team.run(task="before")
         async with persisted(w.store, "team", team) as run:
@@ -427,11 +427,11 @@ def test_what_a_team_knew_before_is_what_it_begins_with() -> None:
             "include_agent_event": False,
         }
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_pictures_and_handoffs_are_kept() -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         picture = Image(Picture.new("RGB", (2, 2), "red"))
         async with persisted(w.store, "team", w.team()) as run:
             await run.run(task=MultiModalMessage(content=["look", picture], source="user"))
@@ -444,13 +444,13 @@ def test_pictures_and_handoffs_are_kept() -> None:
             result = await run.run(task=task)
         assert result.messages[1].source == "critic"
 
-    lived(life)
+    run_scenario(scenario)
 
 
 def test_a_sync_store_and_the_console_do_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         with holdfast.open(str(tmp_path / "agents.db")) as store:
             async with persisted(store, "team", w.team()) as run:
                 await Console(run.run_stream(task="begin"))
@@ -466,5 +466,5 @@ def test_a_sync_store_and_the_console_do_too(
                 with pytest.raises(TypeError, match=r"a message like TextMessage\(.*, got dict"):
                     await run.run(task=task)  # type: ignore[arg-type]
 
-    lived(life)
+    run_scenario(scenario)
     assert "begin" in capsys.readouterr().out

@@ -15,7 +15,7 @@ import holdfast
 from helpers.model_server import Call, ModelServer, Reply
 from holdfast.integrations.openai import NoAnswer, TurnAnswer, complete
 
-from .openai_loop import HELLO, Loop, settings
+from .openai_loop import HELLO, Loop, of_openai, settings
 
 pytest_plugins = ["integrations.openai_fixtures"]
 
@@ -28,6 +28,7 @@ def add(a: int, b: int) -> int:
 # -- answers ---------------------------------------------------------------------------------------
 
 
+@of_openai
 def test_an_answer_is_stored_as_the_sdk_would_send_it_back(loop: Loop) -> None:
     loop.chat.append(HELLO)
     answer = loop.complete()
@@ -44,6 +45,7 @@ def test_an_answer_is_stored_as_the_sdk_would_send_it_back(loop: Loop) -> None:
             assert [{**answer.messages[0], "id": item.id}] == [item.to_dict()]
 
 
+@of_openai
 def test_what_the_model_and_the_bill_need_is_noted_beside_the_answer_and_never_sent(
     loop: Loop,
 ) -> None:
@@ -98,6 +100,7 @@ def test_an_older_request_that_is_repeated_gets_its_own_answer(loop: Loop) -> No
     assert entry.message == first.messages[-1]
 
 
+@of_openai
 def test_the_window_is_what_the_model_is_shown_with_the_system_prompt(loop: Loop) -> None:
     for number in range(30):
         loop.chat.append(
@@ -114,6 +117,7 @@ def test_the_window_is_what_the_model_is_shown_with_the_system_prompt(loop: Loop
     ]
 
 
+@of_openai
 def test_all_of_the_chat_is_shown_if_no_window_is_given_mended_if_need_be(loop: Loop) -> None:
     for number in range(300):
         loop.chat.append({"role": "user", "content": f"question {number}"})
@@ -128,6 +132,7 @@ def test_all_of_the_chat_is_shown_if_no_window_is_given_mended_if_need_be(loop: 
     assert loop.complete(system="Be brief.").text.startswith("seen 304 messages")
 
 
+@of_openai
 def test_other_options_go_to_the_sdk(loop: Loop) -> None:
     loop.chat.append(HELLO)
     loop.complete(temperature=0.5, extra_body={"seed": 7})
@@ -138,6 +143,7 @@ def test_other_options_go_to_the_sdk(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "reply", [Reply("half", finish="length"), Reply(None, reasoning=True, finish="length")]
 )
+@of_openai
 def test_an_answer_that_ran_out_of_tokens_is_an_answer_and_says_so(
     reply: Reply, loop: Loop
 ) -> None:
@@ -178,6 +184,7 @@ def test_reasoning_is_sent_back_with_what_followed_from_it(
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
 @pytest.mark.parametrize("streamed", [False, True])
+@of_openai
 def test_errors_of_the_sdk_come_through_and_nothing_is_stored(
     status: int, streamed: bool, loop: Loop
 ) -> None:
@@ -284,6 +291,7 @@ def test_wrong_arguments_say_what_to_pass(chat: holdfast.Conversation) -> None:
         {"n": 2},
     ],
 )
+@of_openai
 def test_options_that_contradict_the_chat_are_refused(option: dict[str, Any], loop: Loop) -> None:
     loop.chat.append(HELLO)
     with pytest.raises(TypeError, match="is not accepted"):

@@ -77,6 +77,35 @@ def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(
         assert end(program) == []
 
 
+def test_the_support_bot_knows_its_customer_in_the_next_session(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    bot, place = "support_bot.py", str(tmp_path / "support.db")
+    said = "My parcels go to Ghent"
+    with started(server, bot, "ann", "monday", place) as program:
+        say(program, said)
+        assert hear(program) == f"seen 2 messages; last: {said}"
+        hold = server.hold(after=1)
+        say(program, "And when?")
+        hold.wait()
+    hold.release()
+    with started(server, bot, "ann", "monday", place) as program:
+        assert [hear(program), hear(program)] == ["(resuming)", "seen 4 messages; last: And when?"]
+        assert end(program) == []
+    with started(server, bot, "ann", "friday", place) as program:
+        say(program, "Where do parcels go?")
+        assert hear(program) == "seen 3 messages; last: Where do parcels go?"
+        assert end(program) == []
+    assert said in str(server.shown()[-1])
+    with started(server, bot, "bo", "friday", place) as program:
+        say(program, "Where do parcels go?")
+        assert hear(program) == "seen 2 messages; last: Where do parcels go?"
+        assert end(program) == []
+    assert "Ghent" not in str(server.shown()[-1])
+    with holdfast.open(place) as store:
+        assert [one.text for one in store.memory("customer-ann").all()] == [said]
+
+
 def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(
     server: ModelServer, tmp_path: Path
 ) -> None:
@@ -97,6 +126,23 @@ def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(
     assert len(server.requests) == 2
     with holdfast.open(place) as store:
         assert store.conversation("bill-17").validate() == []
+
+
+def test_the_durable_cashier_killed_while_it_asks_asks_again_and_pays_once(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    words, place = 'call pay {"amount": 7, "to": "Ann"}', str(tmp_path / "agents.db")
+    command = "openai_agents_runner.py", "bill-17", words, place
+    question = 'pay {"amount": 7, "to": "Ann"}? [y/n]'
+    with started(server, *command) as program:
+        assert hear(program) == question
+    with started(server, *command) as program:
+        assert hear(program) == question
+        say(program, "y")
+        assert end(program) == ["paying 7 to Ann", "tool said: paid"]
+    with started(server, *command) as program:
+        assert end(program) == ["tool said: paid"]
+    assert len(server.requests) == 2
 
 
 def test_the_cashier_says_how_it_is_called(server: ModelServer) -> None:

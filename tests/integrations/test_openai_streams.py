@@ -12,7 +12,7 @@ import holdfast
 from helpers.model_server import ModelServer, Reply
 from holdfast.integrations.openai import NoAnswer, complete
 
-from .openai_loop import HELLO, Loop, settings
+from .openai_loop import HELLO, Loop, of_openai, settings
 
 pytest_plugins = ["integrations.openai_fixtures"]
 
@@ -26,6 +26,7 @@ def test_pieces_come_as_they_are_said_and_the_whole_is_stored(loop: Loop) -> Non
     assert len(loop.server.requests) == 1
 
 
+@of_openai
 def test_what_is_streamed_is_sent_back_as_it_would_be_if_it_had_not_been(loop: Loop) -> None:
     loop.chat.append(HELLO)
     loop.pieces()
@@ -71,6 +72,7 @@ def test_the_answer_is_at_hand_when_an_async_stream_ends(server: ModelServer) ->
 
 
 @pytest.mark.parametrize("cleanly", [True, False])
+@of_openai
 def test_a_stream_that_breaks_is_an_error_its_draft_is_kept_and_the_answer_is_asked_for_again(
     cleanly: bool, loop: Loop
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_stream_that_breaks_is_an_error_its_draft_is_kept_and_the_answer_is_as
     assert loop.chat.drafts() == []
 
 
+@of_openai
 def test_a_long_answer_is_kept_in_drafts_on_the_way_but_not_word_by_word(loop: Loop) -> None:
     loop.server.say(Reply(WORDS, cut_after=999))
     loop.chat.append(HELLO)

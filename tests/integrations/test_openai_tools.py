@@ -14,10 +14,11 @@ import pydantic
 import pytest
 
 import holdfast
+from helpers.messages_wire import results_in
 from helpers.model_server import Call, ModelServer, Reply
 from holdfast.integrations.openai import TooManyRounds, call_id, complete
 
-from .openai_loop import HELLO, Loop, settings
+from .openai_loop import HELLO, Loop, of_openai, settings
 
 pytest_plugins = ["integrations.openai_fixtures"]
 
@@ -48,6 +49,8 @@ def schema_of_add(api: str) -> dict[str, Any]:
 
 def results(messages: list[dict[str, Any]]) -> list[str]:
     """The results of tools, in order."""
+    if any(results_in(message) for message in messages):
+        return [result for message in messages for result in results_in(message)]
     return [
         str(message.get("output", message.get("content")))
         for message in messages
@@ -83,7 +86,7 @@ def test_a_result_is_stored_before_the_next_tool_runs(loop: Loop) -> None:
 
 
 def test_a_result_that_was_rewound_is_stored_anew_even_if_it_is_the_same(loop: Loop) -> None:
-    called = loop.chat.append(ADD_TWICE).last + (1 if loop.api == "chat" else 2)
+    called = loop.chat.append(ADD_TWICE).last + (2 if loop.api == "responses" else 1)
     for _ in range(3):
         assert loop.complete(tools=[add]).text == "tool said: 3; 7"
         assert results(loop.chat.messages()) == ["3", "7"]
@@ -121,6 +124,7 @@ def test_an_error_in_a_tool_comes_through_and_only_what_has_no_result_is_run_aga
         ('{"a": 1', "error: wrong arguments: Input data was truncated"),
     ],
 )
+@of_openai
 def test_wrong_arguments_are_told_to_the_model(arguments: Any, told: str, loop: Loop) -> None:
     loop.server.say(Reply(calls=[Call("add", arguments)]))
     loop.chat.append(HELLO)
@@ -134,6 +138,7 @@ def test_a_tool_that_does_not_exist_is_told_to_the_model(loop: Loop) -> None:
     assert loop.complete(tools=[add]).text == "tool said: error: no tool is named 'subtract'; 3"
 
 
+@of_openai
 def test_a_schema_of_ones_own_goes_with_a_function_by_name(loop: Loop) -> None:
     loop.chat.append(ADD_TWICE)
     schema = schema_of_add(loop.api)
@@ -145,6 +150,7 @@ def test_a_schema_of_ones_own_goes_with_a_function_by_name(loop: Loop) -> None:
     assert all(told.startswith("error: wrong arguments: ") for told in results(loop.shown())[2:])
 
 
+@of_openai
 def test_calls_of_a_tool_without_a_function_are_for_the_caller_to_answer(loop: Loop) -> None:
     loop.chat.append(ADD_TWICE)
     schema = schema_of_add(loop.api)
@@ -161,6 +167,7 @@ def test_calls_of_a_tool_without_a_function_are_for_the_caller_to_answer(loop: L
     assert loop.complete(tools=[schema]).text == "tool said: three; seven"
 
 
+@of_openai
 def test_the_number_of_rounds_is_bounded_over_all_calls(loop: Loop) -> None:
     again = Reply(calls=[Call("add", {"a": 1, "b": 2})])
     loop.server.say(again, 500, again, again, "done")
@@ -197,6 +204,7 @@ def forecast(
     return Forecast(day=day, degrees=21.5)
 
 
+@of_openai
 def test_a_functions_schema_follows_from_its_signature(loop: Loop) -> None:
     loop.server.say(
         Reply(calls=[Call("forecast", {"place": {"city": "Delft"}, "day": "2026-05-04"})])
@@ -345,6 +353,7 @@ def test_a_coroutine_has_not_run_and_is_no_result(loop: Loop) -> None:
     assert results(loop.chat.messages()) == []
 
 
+@of_openai
 def test_the_id_of_a_call_is_the_same_when_it_is_run_again(loop: Loop) -> None:
     ids: list[str] = []
 

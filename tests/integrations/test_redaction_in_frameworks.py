@@ -64,7 +64,9 @@ def store(backend: Seen) -> Iterator[holdfast.Store]:
 # -- AutoGen ---------------------------------------------------------------------------------------
 
 
-def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *replies: str) -> None:
+def run_scenario(
+    store: holdfast.Store, scenario: Callable[[World], Awaitable[None]], *replies: str
+) -> None:
     async def run() -> None:
         with ModelServer(*replies) as server:
             client = OpenAIChatCompletionClient(
@@ -75,7 +77,7 @@ def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *repl
                 max_retries=0,
             )
             try:
-                await life(World(server, store.aio, client))
+                await scenario(World(server, store.aio, client))
             finally:
                 await client.close()
 
@@ -85,7 +87,7 @@ def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *repl
 def test_a_run_of_autogen_that_is_cut_off_goes_on_with_the_same_task(
     backend: Seen, store: holdfast.Store
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             async for item in run.run_stream(task=TEXT):
                 if isinstance(item, BaseChatMessage) and item.source == "writer":
@@ -96,14 +98,14 @@ def test_a_run_of_autogen_that_is_cut_off_goes_on_with_the_same_task(
         assert texts(result)[:2] == [STORED, "one"]
         assert len(result.messages) == 4
 
-    lived(store, life, "one")
+    run_scenario(store, scenario, "one")
     backend.check()
 
 
 def test_a_result_of_autogen_that_was_not_had_comes_again(
     backend: Seen, store: holdfast.Store
 ) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         with pytest.raises(ZeroDivisionError):
             async with persisted(w.store, "agent", w.agent("writer")) as run:
                 await run.run(task=TEXT)
@@ -112,12 +114,12 @@ def test_a_result_of_autogen_that_was_not_had_comes_again(
             assert texts(await run.run(task=TEXT)) == [STORED, STORED]
         assert len(w.server.requests) == 1
 
-    lived(store, life, TEXT)
+    run_scenario(store, scenario, TEXT)
     backend.check()
 
 
 def test_a_message_to_autogen_with_an_id_is_known_by_it(store: holdfast.Store) -> None:
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         for _ in range(2):
             message = TextMessage(content=TEXT, source="user", id="request-17")
             async with persisted(w.store, "team", w.team()) as run:
@@ -130,13 +132,13 @@ def test_a_message_to_autogen_with_an_id_is_known_by_it(store: holdfast.Store) -
                     task=TextMessage(content="something else", source="user", id="request-17")
                 )
 
-    lived(store, life)
+    run_scenario(store, scenario)
 
 
 def test_a_state_of_autogen_from_before_anything_was_redacted_is_known(backend: Seen) -> None:
     message = TextMessage(content=TEXT, source="user", id="request-17")
 
-    async def life(w: World) -> None:
+    async def scenario(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             await run.run(task=message)
         asked.append(len(w.server.requests))
@@ -144,9 +146,9 @@ def test_a_state_of_autogen_from_before_anything_was_redacted_is_known(backend: 
     asked: list[int] = []
     path = "memory://redacting-later"
     with holdfast.open(path) as keeps:
-        lived(keeps, life)
+        run_scenario(keeps, scenario)
         with holdfast.open(keeps._log.backend, redact=True) as store:
-            lived(store, life)
+            run_scenario(store, scenario)
     assert asked == [3, 0]
 
 

@@ -1,1 +1,1 @@
-"""Integrations, one module per framework; each raises ImportError if its framework is missing."""
+"""Integrations, one module per framework. Each raises ImportError if its framework is missing."""

@@ -48,7 +48,7 @@ __all__ = ["LayoutChanged", "Persisted", "persisted"]
 logger = logging.getLogger("holdfast")
 _in_use: WeakSet[ChatAgent | Team] = WeakSet()
 _first_states: WeakKeyDictionary[ChatAgent | Team, StateDict] = WeakKeyDictionary()
-"""The state that each object had before its first block: its state under an id that is new."""
+"""The state that each object had before its first block, to start with under a new id."""
 
 
 class LayoutChanged(NeedsHuman):
@@ -56,7 +56,7 @@ class LayoutChanged(NeedsHuman):
 
     def __init__(self, id: str, *, stored: list[str], given: list[str]) -> None:
         super().__init__(
-            f"the state {id!r} was saved as {'; '.join(stored)}, and cannot be loaded into"
+            f"the state {id!r} was saved as {'; '.join(stored)} and can't be loaded into"
             f" {'; '.join(given)}; use the same participants in the same order, or another id"
         )
         self.id, self.stored, self.given = id, stored, given
@@ -67,7 +67,8 @@ def persisted(store: Store | AsyncStore, id: str, runner: ChatAgent | Team) -> P
 
     Inside the block, call `run` and `run_stream` of the object that it returns; they take the same
     arguments as AutoGen's. Under a new id, the team or agent starts with the state that it had when
-    it was first passed to this function. The same object may enter one block after the other.
+    it was first passed to this function. The same object may be used in several blocks, one after
+    the other.
     """
     if not isinstance(store, Store | AsyncStore):
         raise TypeError(
@@ -83,19 +84,19 @@ class Persisted:
     """A team or an agent in its block.
 
     If a run was interrupted, the same task resumes it: the stream starts with the messages that the
-    run already has, unchanged, and continues with the new ones. The same is true of a run that
-    ended without its caller getting the result. Any other task starts a new run, and so does the
-    same text once its result was delivered. But a message with an `id` that was given before never
-    does: its run is repeated from the record, and if its content differs, `IdReused` is raised.
+    run already has, unchanged, and continues with new ones. The same is true of a run that ended
+    before its caller got the result. Any other task starts a new run, and so does the same text
+    once its result was delivered. But a message whose `id` was used before never starts a new run:
+    its run is repeated from the record, or `IdReused` is raised if the content differs.
 
-    If another process has run it in the meantime, the next turn raises `Conflict`: leave the block
-    and enter it again.
+    If another process has run the team or agent in the meantime, the next turn raises `Conflict`:
+    leave the block and enter it again.
     """
 
     def __init__(self, store: AsyncStore, id: str, runner: ChatAgent | Team) -> None:
         self._id, self._object = id, runner
         self._document: AsyncState[Any] = store.state(id)
-        # Magentic-One calls its condition at other times than other teams, and can't resume from
+        # Magentic-One calls its condition at other times than other teams do, and can't resume from
         # there without a new task.
         self._runner: Runner = (
             TeamRunner(runner)
@@ -107,7 +108,7 @@ class Persisted:
         self._state: StateDict = {}
         self._history = RunHistory()
         self._resumed = self._entered = False
-        # Whether the object has the stored state: no run is under way, and none was interrupted.
+        # Whether the object is in the stored state: no run is under way, and none was interrupted.
         self._is_current = False
         self._delivered = False  # whether the caller has got the newest result
         self._serial = 0  # the number of the newest run in this block
@@ -126,6 +127,11 @@ class Persisted:
         if self._history.finished:
             return None
         return self._chat_messages(self._history.task_of(-1, self._all_messages()))
+
+    @property
+    def messages(self) -> list[BaseAgentEvent | BaseChatMessage]:
+        """All stored messages of all runs, oldest first. The last one is `messages[-1]`."""
+        return [self._runner.create(message) for message in self._all_messages()]
 
     async def __aenter__(self) -> Persisted:
         if self._object in _in_use:
@@ -160,7 +166,7 @@ class Persisted:
         cancellation_token: CancellationToken | None = None,
         output_task_messages: bool = True,
     ) -> TaskResult:
-        """Read `run_stream` to its end and return the result, with all messages of the run."""
+        """Read `run_stream` to its end. Return the result, with all messages of the run."""
         stream = self.run_stream(
             task=task,
             cancellation_token=cancellation_token,
@@ -192,12 +198,12 @@ class Persisted:
     ) -> AsyncGenerator[StreamItem, None]:
         """Run, and yield each chat message once it is stored, then the result.
 
-        Without a task, an interrupted run is resumed. If the stream ends early, by an error, a
-        cancellation or because you stop reading, the current turn is dropped, and the next run
-        resumes from the stored state.
+        Without a task, an interrupted run is resumed. If the stream ends early (because of an error
+        or a cancellation, or because you stop reading), the current turn is dropped, and the next
+        run resumes from the stored state.
         """
         if not self._entered:
-            raise RuntimeError("call it inside the block: async with persisted(...) as run")
+            raise RuntimeError("call this inside the block: async with persisted(...) as run")
         messages = to_messages(task)
         await self._runner.halt()
         if not self._is_current:
@@ -216,7 +222,7 @@ class Persisted:
     # -- runs ----------------------------------------------------------------------------------
 
     def _find_run(self, task: list[BaseChatMessage]) -> int | None:
-        """Return the index of the run that has this task."""
+        """Return the index of the run that has this task; None if there is none."""
         redact = self._document._log.redaction.redact_value
         known = self._history.find_run(task, self._all_messages(), redact)
         if known is not None:
@@ -284,8 +290,8 @@ class Persisted:
                 self._guard.allowed = False
 
     async def _start_run(self, task: list[BaseChatMessage] | None) -> None:
-        """Start a new run, in memory. Its first snapshot stores it."""
-        # The new task replaces an interrupted run, and may use all its turns.
+        """Start a new run in memory. Its first snapshot stores it."""
+        # The new task replaces an interrupted run, and counts its turns from 0.
         if not self._history.finished:
             find_manager(self._state)["current_turn"] = 0
             await self._runner.load(self._state, [])
@@ -320,7 +326,7 @@ class Persisted:
         self._version = await self._document.save(document, if_version=self._version)
 
     async def _restore(self) -> bool:
-        """Load the stored state into the team or agent and return whether there was one."""
+        """Load the stored state into the team or agent; return whether there was one."""
         first = _first_states[self._object]
         document = await self._read()
         state, history = first, RunHistory()
@@ -343,7 +349,7 @@ class Persisted:
                 )
         elif document is not None:
             raise ValueError(
-                f"the state {self._id!r} holds something else than a team or an agent;"
+                f"the state {self._id!r} holds something other than a team or an agent;"
                 " choose another id"
             )
         await self._runner.load(state, history.condition_calls)
@@ -356,7 +362,7 @@ class Persisted:
             raise LayoutChanged(self._id, stored=stored, given=given)
 
     async def _read(self) -> Any:
-        """Return the stored document, and set its version to the matching one."""
+        """Return the stored document, and set `_version` to its version."""
         while True:
             self._version = await self._document.version()
             document = await self._document.load(None)

@@ -1,8 +1,7 @@
 """The record that is stored beside AutoGen's state: past tasks, and the progress of the newest run.
 
 AutoGen's state has the messages, but not the requests: it does not show whether a run had ended
-when the process died, nor whether a task is new or a repeated one. This module decides that,
-without I/O.
+when the process died, nor whether a task is new or repeated. This module decides both, without I/O.
 """
 
 from __future__ import annotations
@@ -12,21 +11,20 @@ from typing import Any
 
 import msgspec
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
-from msgspec import field
 
 from ...errors import UnsupportedVersion
 from .states import MessageDict
 
 Task = str | BaseChatMessage | Sequence[BaseChatMessage]
 Redact = Callable[[list[MessageDict]], list[MessageDict]]
-"""Returns messages as the store keeps them: without anything it redacts."""
+"""Returns messages as the store keeps them, with secrets redacted."""
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True):
     """One run: the index of its first message, the size of its task, and why it stopped."""
 
-    start: int = field(name="begin")
-    task_size: int = field(name="asked", default=0)
+    start: int
+    task_size: int = 0
     stop_reason: str | None = None
 
 
@@ -36,23 +34,26 @@ class RunHistory(msgspec.Struct, omit_defaults=True):
     v: int = 1
     autogen: str = ""
     runs: list[RunRecord] = []
-    undelivered: int = field(name="owed", default=0)
-    """How many of the last `messages` the agent has not received: its task, until its first step is
-    done."""
+    undelivered: int = 0
+    """How many of the last `messages` the agent has not received yet.
+
+    That is its task, until the first step is done.
+    """
     finished: bool = True
-    result_seen: bool = field(name="seen", default=True)
-    """Whether the caller has had the newest result: it ran another task, or left the block."""
-    condition_calls: list[int] = field(name="shown", default_factory=list)
+    result_seen: bool = True
+    """Whether the caller has seen the newest result: it ran another task, or left the block."""
+    condition_calls: list[int] = []
     """The number of messages in each call of the termination condition since its last reset."""
-    messages: list[MessageDict] = field(name="said", default_factory=list)
+    messages: list[MessageDict] = []
     """All messages, if AutoGen's state does not keep them."""
 
     def find_run(
         self, task: Sequence[BaseChatMessage], messages: Sequence[MessageDict], redact: Redact
     ) -> int | None:
-        """Return the index of the run that has this task.
+        """Return the index of the run that has this task; None if there is none.
 
-        Tasks are compared by message ids; the newest also by content, if its result was not seen.
+        Tasks are compared by message ids. The newest task is also compared by content, if its
+        result was not seen.
         """
         given = [dict(message.dump()) for message in task]
         ids = [[message["id"] for message in form] for form in (given, redact(given))]
@@ -71,7 +72,7 @@ class RunHistory(msgspec.Struct, omit_defaults=True):
         return list(messages[start : start + self.runs[run].task_size])
 
     def messages_of(self, run: int, messages: Sequence[MessageDict]) -> list[MessageDict]:
-        """Return the messages of a run, its task first."""
+        """Return the messages of a run, starting with its task."""
         end = self.runs[run + 1].start if run + 1 < len(self.runs) else len(messages)
         return list(messages[self.runs[run].start : end])
 
@@ -79,7 +80,9 @@ class RunHistory(msgspec.Struct, omit_defaults=True):
 def decode_history(data: Any, id: str) -> RunHistory:
     """Decode the stored record."""
     if data.get("v", 1) != 1:
-        raise UnsupportedVersion(f"the state {id!r} was saved by a newer Holdfast; deploy that one")
+        raise UnsupportedVersion(
+            f"the state {id!r} was saved by a newer version of Holdfast; deploy that version"
+        )
     return msgspec.convert(data, RunHistory)
 
 
@@ -93,11 +96,11 @@ def to_messages(task: Task | None) -> list[BaseChatMessage] | None:
     for message in messages:
         if not isinstance(message, BaseChatMessage):
             raise TypeError(
-                "task must be a text, a message like TextMessage(content=..., source='user')"
+                "task must be a string, a message like TextMessage(content=..., source='user')"
                 f" or a list of such messages, got {type(message).__name__}"
             )
     if not messages:
-        raise ValueError("task must be a text or at least one message, got an empty list")
+        raise ValueError("task must be a string or at least one message, got an empty list")
     return messages
 
 
@@ -110,7 +113,7 @@ def are_same(
 ) -> bool:
     """Whether messages have the same content, in the form in which they would be stored.
 
-    By default the metadata is ignored: the caller may set it to something else each time.
+    By default the metadata is ignored: callers may set it differently each time.
     """
     ignored = ("id", "created_at", *ignore)  # new in each message object
 

@@ -1,4 +1,4 @@
-"""The `Runner` interface of teams and agents, and the runner of an agent without a team."""
+"""The `Runner` interface for teams and agents, and the runner for an agent without a team."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Runner(Protocol):
         ...
 
     async def load(self, state: StateDict, condition_calls: Sequence[int]) -> None:
-        """Replace the current state, whatever it is."""
+        """Replace the current state, whatever it was."""
         ...
 
     def all_messages(self, state: StateDict, messages: list[MessageDict]) -> list[MessageDict]:
-        """Return all messages, from the state if it keeps them, else `messages`."""
+        """Return all messages: from the state if it keeps them, otherwise `messages`."""
         ...
 
     def create(self, message: MessageDict) -> BaseAgentEvent | BaseChatMessage: ...
@@ -81,7 +81,7 @@ class Runner(Protocol):
 class DirectRunGuard:
     """Rejects direct calls of `run` and `run_stream` inside a block: they would not be stored.
 
-    It replaces the methods on the object. During a run of ours `allowed` is True, because AutoGen's
+    It replaces the methods on the object. During our own runs `allowed` is True, because AutoGen's
     methods call each other.
     """
 
@@ -124,7 +124,7 @@ def to_context(create: Callable[[MessageDict], Any], message: MessageDict) -> li
 
 
 class SoloRunner:
-    """Runs an agent without a team, or a team whose inner state is stored only at the end.
+    """Runs an agent without a team, or a team whose state is stored only at the end of a run.
 
     An agent's stream advances only when it is read.
     """
@@ -193,7 +193,7 @@ class SoloRunner:
                     yield unsaved
                     unsaved = None
                 if is_new and isinstance(item, BaseChatMessage):
-                    # If it is the answer, the result comes next and stores it.
+                    # If this is the answer, the result comes next and stores it.
                     unsaved = item
                 elif output_task or is_new or isinstance(item, TaskResult):
                     yield item

@@ -18,7 +18,7 @@ ToContext = Callable[[MessageDict], Sequence[MessageDict]]
 
 
 def is_state(document: Any) -> bool:
-    """Whether the document has the form that AutoGen's `save_state` returns."""
+    """Whether a document has the form that AutoGen's `save_state` returns."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("type"), str)
@@ -27,7 +27,7 @@ def is_state(document: Any) -> bool:
 
 
 def find_manager(state: Mapping[str, Any]) -> StateDict:
-    """Return the manager's part of a team's state; an empty one for other states."""
+    """Return the manager's part of a team's state; an empty dict for other states."""
     parts = state.get("agent_states", {}).values()
     return next((part for part in parts if "message_thread" in part), {})
 
@@ -41,7 +41,7 @@ def find_participants(state: Mapping[str, Any]) -> dict[str, StateDict]:
 def describe_layout(state: Mapping[str, Any]) -> list[str]:
     """Describe the participants and their kinds of state, in order.
 
-    A state can be loaded where the description is the same.
+    A state can be loaded into a team or agent with the same description.
     """
     layout = [f"{state.get('type', 'state')} {state.get('version', '')}".strip()]
     for name, part in state.get("agent_states", {}).items():
@@ -62,15 +62,15 @@ def find_context(agent_state: Mapping[str, Any]) -> list[MessageDict] | None:
 # A state that was saved during a turn is inconsistent. The speaker's new messages are both in its
 # context and in its buffer, so it would get them twice. The manager has advanced, so the speaker
 # would be skipped. A tool call may lack its result. And for a moment a new message has reached none
-# of the participants, or only some. The thread shows what is right.
+# or only some of the participants. The thread shows what the state should be.
 
 
 def repair_state(state: Mapping[str, Any], to_context: ToContext) -> tuple[StateDict, list[str]]:
     """Return the state before the interrupted turn, and the problems found.
 
-    A consistent state is returned unchanged. The speaker keeps the parts of its turn that can be
-    kept, like the results of its tools. It repeats a message that no participant received and a
-    call without a result.
+    A consistent state is returned unchanged. The speaker keeps what can be kept of its turn, like
+    the results of its tools. It will repeat a message that no participant received, and a call
+    without a result.
     """
     repaired = copy.deepcopy(dict(state))
     manager, parts = find_manager(repaired), find_participants(repaired)
@@ -117,7 +117,7 @@ def _repair_participant(
 
 
 _TEXT_TYPES = ("TextMessage", "ToolCallSummaryMessage", "HandoffMessage")
-"""After these, an agent's context ends with the same text or with no text: another text is new."""
+"""After these, an agent's context ends with the same text or no text, so any other text is new."""
 
 
 def _find_turn_start(
@@ -127,11 +127,11 @@ def _find_turn_start(
     *,
     may_have_ended: bool,
 ) -> int:
-    """Return the index in a context at which a turn starts that is not in the thread.
+    """Return where in a context the turn starts that is not in the thread.
 
     Returns the length of the context if there is no such turn. `last` is the agent's last message
-    in the thread. A text at the end of the context is a new one if it differs from that, or follows
-    tool calls that are not in the thread.
+    in the thread. A text at the end of the context is new if it differs from that message, or
+    follows tool calls that are not in the thread.
     """
     known = {call["id"] for message in thread for call in _get_calls(message)}
     end = len(context)

@@ -1,12 +1,13 @@
 """Run an AutoGen team and store its state between turns, when it is consistent.
 
-A team does not wait for the reader of `run_stream`: when a message arrives there, the next agent
+A team does not wait for the reader of `run_stream`: when the reader gets a message, the next agent
 may be speaking already. But the team does wait for its termination condition, which it calls after
 each turn, before it chooses the next speaker. At that point no agent is speaking, and every
-participant has received all messages. So a `StoringCondition` takes the place of the condition,
-stores the state, and returns once it is durable; only then is the message yielded.
+participant has received all messages. So a `StoringCondition` takes the place of the condition. It
+stores the state and returns once the state is durable; only then is the message yielded.
 
-To put it there takes private attributes of a team (`PRIVATE_ATTRIBUTES`), used only in this module.
+Replacing the condition needs private attributes of a team (`PRIVATE_ATTRIBUTES`), which only this
+module uses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PRIVATE_ATTRIBUTES = (
 Messages = Sequence[BaseAgentEvent | BaseChatMessage]
 
 TIMEOUT_SECONDS = 10.0
-"""How long a message may take to reach all participants, and a team to stop; normally no time."""
+"""How long a message may take to reach all participants, or a team to stop; usually instant."""
 
 
 class StoringCondition(TerminationCondition):
@@ -65,7 +66,7 @@ class StoringCondition(TerminationCondition):
             await self.condition.reset()
 
     async def repeat_calls(self, messages: Messages, calls: Sequence[int]) -> None:
-        """Restore what the condition has counted: repeat its calls with the same messages."""
+        """Restore what the condition has counted, by repeating its calls with the same messages."""
         await self.reset()
         start = len(messages) - sum(calls)
         for count in calls if start >= 0 else ():
@@ -73,7 +74,7 @@ class StoringCondition(TerminationCondition):
                 await self.condition(messages[start : start + count])
             start += count
             self.calls.append(count)
-        # It was not terminated before: it depends on something else, like the time.
+        # The condition was not terminated before, so it depends on something else, like the time.
         if self.terminated:
             await self.reset()
 
@@ -108,7 +109,7 @@ class TeamRunner:
     async def load(self, state: StateDict, condition_calls: Sequence[int]) -> None:
         if not self._is_unused:
             self._replace_runtime()
-            # Otherwise a selector's context would have everything twice.
+            # Otherwise a selector's context would have every message twice.
             await self._team.reset()
         self._is_unused = False
         await self._team.load_state(state)
@@ -118,8 +119,8 @@ class TeamRunner:
     def _replace_runtime(self) -> None:
         """Give the team a new runtime, and with it a new manager.
 
-        The old manager does not call our condition, and if its run was interrupted it would wait
-        for that speaker forever.
+        The old manager does not call our condition, and if its run was interrupted, it would wait
+        forever for the interrupted speaker.
         """
         if not self._team._embedded_runtime:
             raise RuntimeError(
@@ -151,7 +152,7 @@ class TeamRunner:
                 await save(await self._take_snapshot(turn, stop, is_task=is_task))
                 run.stored.update(message.id for message in turn)
                 run.queue.put_nowait(None)
-            except BaseException as error:  # the team reports only its text
+            except BaseException as error:  # the team reports only the error's text
                 run.failure = error
                 raise
             is_task = False
@@ -189,7 +190,7 @@ class TeamRunner:
     async def _take_snapshot(
         self, messages: Messages, stop: StopMessage | None, *, is_task: bool
     ) -> TeamSnapshot:
-        """Return the state as it will be after the condition returns and before the next turn."""
+        """Return the state as it will be once the condition has returned, before the next turn."""
         state = await self._wait_for_delivery(messages, is_task=is_task)
         manager = find_manager(state)
         reason, calls = stop.content if stop else None, list(self._condition.calls)
@@ -203,7 +204,7 @@ class TeamRunner:
         return TeamSnapshot(state, calls, [], finished=reason is not None, stop_reason=reason)
 
     async def _wait_for_delivery(self, messages: Messages, *, is_task: bool) -> StateDict:
-        """Return the team's state once all but its speaker have received the newest message."""
+        """Return the team's state once everyone but the speaker has received the newest message."""
         chat = [message for message in messages if isinstance(message, BaseChatMessage)]
         newest = chat[-1].dump() if chat else None
         deadline = asyncio.get_running_loop().time() + TIMEOUT_SECONDS
@@ -227,13 +228,13 @@ class _TeamRun:
     def __init__(self, token: CancellationToken) -> None:
         self.token = token
         self.task: asyncio.Task[None] | None = None
-        # None in the queue: a turn was stored.
+        # None in the queue means that a turn was stored.
         self.queue: asyncio.Queue[StreamItem | BaseException | None] = asyncio.Queue()
         self.stored: set[str] = set()
         self.failure: BaseException | None = None
 
     async def read(self, stream: AsyncGenerator[StreamItem, None]) -> None:
-        """Read the team's stream to its end without waiting for the caller, in one context."""
+        """Read the team's stream to its end, in one context, without waiting for the caller."""
         try:
             async for item in stream:
                 self.queue.put_nowait(item)
@@ -241,9 +242,10 @@ class _TeamRun:
             self.queue.put_nowait(error)
 
     async def items(self) -> AsyncGenerator[StreamItem, None]:
-        """Yield the team's messages, a chat message once it is stored.
+        """Yield the team's messages, each chat message once it is stored.
 
-        A chat message that is followed by another item before that is a part of a turn.
+        If another item arrives before a chat message is stored, the message is only a part of a
+        turn, and is yielded without waiting.
         """
         unsaved: BaseChatMessage | None = None
         while True:
@@ -266,6 +268,7 @@ class _TeamRun:
         if self.task is not None and not self.task.done():
             self.token.cancel()
             await asyncio.wait({self.task}, timeout=TIMEOUT_SECONDS)
-            # If it has not ended by now, an agent ignores the cancellation; leave that agent alone.
+            # If the run has not ended by now, an agent ignores the cancellation; leave that agent
+            # alone.
             self.task.cancel()
             await asyncio.wait({self.task})

@@ -4,7 +4,7 @@
         user_proxy.initiate_chat(assistant, message="…")
 
 Run the same program again after a crash, and the chat resumes where it was interrupted: the model
-sees all messages, the opening message isn't sent twice, no stored answer is generated again, and no
+sees all messages, the first message isn't sent twice, no stored answer is generated again, and no
 tool with a stored result runs again.
 """
 
@@ -22,17 +22,17 @@ from .recorder import Recorder
 __all__ = ["PersistedChat", "persisted"]
 
 _in_use: WeakSet[Hooks] = WeakSet()
-"""The hooks of all blocks that are entered now."""
+"""The hooks of all blocks that are currently entered."""
 
 
 def persisted(store: Store, id: str, *agents: ClassicAgent | ClassicManager) -> PersistedChat:
     """Return a block that loads a stored chat into its agents and stores every new message.
 
-    Pass two agents, or the manager of a group chat (and the agents that talk to it without being in
-    the group). Their earlier messages to each other are replaced. Inside the block `clear_history`
-    defaults to False; with True, the stored chat is cleared too (its event log stays). If another
-    process has added to the chat in the meantime, the next message raises `Conflict` and isn't
-    sent: leave the block and enter it again.
+    Pass two agents, or the manager of a group chat (and any agents that talk to it without being in
+    the group). The stored chat replaces the messages that they have had with each other. Inside the
+    block `clear_history` defaults to False; with True, the stored chat is cleared too (its event
+    log stays). If another process has added to the chat in the meantime, the next message raises
+    `Conflict` and isn't sent: leave the block and enter it again.
     """
     if not isinstance(store, Store):
         raise TypeError(
@@ -70,7 +70,7 @@ class PersistedChat:
     def pending(self) -> Message | None:
         """The first message of the last `initiate_chat` (or `send`) call, if it was interrupted.
 
-        Make the same call with this message, or with the original one, to resume it.
+        To resume it, make the same call with this message or with the original one.
         """
         call = self._recorder.unfinished
         return copy.deepcopy(call[0].received) if call else None

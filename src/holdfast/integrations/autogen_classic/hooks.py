@@ -1,8 +1,8 @@
-"""Hook into a classic AutoGen chat: replace methods of its agents, on these objects, for a while.
+"""Hook into a classic AutoGen chat by temporarily replacing methods of its agents and group chat.
 
-Only public methods are replaced; all three packages have them with the same parameters. A message
-passes through `receive` of its receiver, after the sender's own hooks have changed it and before
-any agent acts on it.
+The methods are replaced on the instances, not on the classes. Only public methods are replaced; all
+three packages have them with the same parameters. Every message goes through its receiver's
+`receive`, after the sender's own hooks have changed it and before any agent acts on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 class Hooks:
-    """The replaced methods of one chat. Other chats of the same agents may wrap them again."""
+    """The replaced methods of one chat. Other chats with the same agents may wrap them again."""
 
     def __init__(self, recorder: Recorder, participants: Participants) -> None:
         self._recorder, self._participants = recorder, participants
@@ -54,7 +54,7 @@ class Hooks:
         self._active = False
         for target, name, before, ours in reversed(self._replaced):
             if vars(target).get(name) is not ours:
-                continue  # other code has wrapped it since; it stays there, without effect
+                continue  # other code has wrapped it since; it stays, without effect
             if before is _MISSING:
                 delattr(target, name)
             else:
@@ -192,7 +192,7 @@ class Hooks:
 
     @contextmanager
     def _pause_for_resume(self, messages: object) -> Iterator[None]:
-        """Record nothing while the framework fills the agents by sending the old messages again."""
+        """Record nothing while the framework sends the old messages again to restore the agents."""
         if not self._active:
             yield
             return

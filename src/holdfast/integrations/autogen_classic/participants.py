@@ -23,7 +23,7 @@ META_FIELDS = ("opens", "auto", "same_role", "awaited", "intro", "context")
 
 
 class ClassicAgent(Protocol):
-    """The attributes of an agent that are used: those of `ConversableAgent` in each package."""
+    """The attributes of an agent that we use: `ConversableAgent` has them in each package."""
 
     reply_at_receive: Any
     _consecutive_auto_reply_counter: Any
@@ -37,7 +37,7 @@ class ClassicAgent(Protocol):
 
 
 class ClassicManager(ClassicAgent, Protocol):
-    """The attributes of a `GroupChatManager` that are used."""
+    """The attributes of a `GroupChatManager` that we use."""
 
     _last_speaker: Any
     _reply_func_list: list[dict[str, Any]]
@@ -58,11 +58,11 @@ class SpokenMessage:
     opens: str = ""
     """The id of the call that starts with this message."""
     auto: Sequence[int] = ()
-    """The consecutive automatic replies of its sender and its receiver; empty if both are 0."""
+    """How many consecutive automatic replies sender and receiver gave; empty if both gave 0."""
     same_role: bool = False
-    """The application set the role, and it is the same for sender and receiver."""
+    """Whether the application set the role, so that it is the same for sender and receiver."""
     awaited: bool = False
-    """It was sent in an async chat."""
+    """Whether it was sent in an async chat."""
     intro: str = ""
     """The introductions that the manager of a group sent with it."""
     context: dict[str, Message] = field(default_factory=dict)
@@ -112,13 +112,13 @@ def encode_json(value: object) -> str | None:
 
 
 def get_history(agent: ClassicAgent, other: ClassicAgent) -> list[Message]:
-    """Return the list, not a copy, of the messages that an agent keeps for another."""
+    """Return the list itself, not a copy, of the messages that an agent keeps for another one."""
     messages: list[Message] = agent.chat_messages.setdefault(other, [])
     return messages
 
 
 class Pair:
-    """Two agents. The first one's view is stored: for an assistant, the history its model sees."""
+    """Two agents. The first agent's view is stored: for an assistant, what its model sees."""
 
     def __init__(self, first: ClassicAgent, second: ClassicAgent) -> None:
         self.speakers: Mapping[str, ClassicAgent] = index_by_name([first, second])
@@ -132,7 +132,7 @@ class Pair:
         return spoken.encode(received=spoken.by != self._first.name)
 
     def guess_speaker(self, entry: MessageEntry) -> str:
-        """Return the name of the sender of a message that other code has stored."""
+        """Guess the sender of a message that other code stored: by its `name` or its role."""
         name = entry.message.get("name")
         if name in self.speakers:
             return str(name)
@@ -173,11 +173,11 @@ class Group:
         return spoken.encode(received=True)
 
     def guess_speaker(self, entry: MessageEntry) -> str:
-        """Return the name of the sender of a message that other code has stored."""
+        """Guess the sender of a message that other code stored: by its `name`."""
         return str(entry.message.get("name"))
 
     def introductions(self) -> str:
-        """Return the introductions that the manager sends when a call starts, or an empty text."""
+        """Return the introductions that the manager sends when a call starts, or ""."""
         chat = self.chats[-1]
         return str(chat.introductions_msg()) if getattr(chat, "send_introductions", False) else ""
 
@@ -196,7 +196,7 @@ class Group:
         if spoken.intro:
             intro = {"content": spoken.intro, "role": "user", "name": manager.name}
             self._forward(intro, self.chat.agents)
-        self.chat.append(received, speaker)  # completes the message before it is forwarded
+        self.chat.append(received, speaker)  # this completes the message before it is forwarded
         manager._last_speaker = speaker
         # In an async chat the manager stops at a terminating message without forwarding it.
         if not (spoken.awaited and manager._is_termination_msg(received)):
@@ -214,7 +214,7 @@ Participants = Pair | Group
 def drop_template_values(
     speaker: ClassicAgent, listener: ClassicAgent, spoken: SpokenMessage
 ) -> None:
-    """Change the answered message as the framework does: a model removes its template values."""
+    """Drop the answered message's template values, as the framework does for a model's reply."""
     before = get_history(speaker, listener)
     if before and not spoken.opens and getattr(speaker, "client", None) is not None:
         before[-1].pop("context", None)
@@ -236,7 +236,7 @@ def set_auto_replies(speaker: ClassicAgent, listener: ClassicAgent, spoken: Spok
 
 
 def index_by_name(agents: Iterable[ClassicAgent], *taken: str) -> dict[str, ClassicAgent]:
-    """Return the agents by name. Raise ValueError if a name is used twice or one of `taken`."""
+    """Return the agents by name. Raise ValueError if a name is used twice or is in `taken`."""
     index: dict[str, ClassicAgent] = {}
     for agent in agents:
         if agent.name in taken or index.get(agent.name, agent) is not agent:
@@ -249,7 +249,7 @@ def index_by_name(agents: Iterable[ClassicAgent], *taken: str) -> dict[str, Clas
 
 
 def decode_message(participants: Participants, entry: MessageEntry) -> SpokenMessage:
-    """Decode a stored message, also one without our meta: imported, or appended by other code."""
+    """Decode a stored message, even without our meta: an import or other code may have added it."""
     message, meta = entry.message, entry.meta
     by = meta.get("from") or participants.guess_speaker(entry)
     if by not in participants.speakers:
@@ -290,8 +290,8 @@ def set_context(
 ) -> None:
     """Restore the agents' context variables.
 
-    Variables that are not JSON stay as the application has set them. So do variables whose stored
-    value is the redacted form of the current one.
+    Variables that are not JSON keep the value that the application has set. So do variables whose
+    stored value is the redacted form of the current one.
     """
     now = get_context(participants)
     for name, values in context.items():

@@ -1,10 +1,10 @@
 """Record the messages of a classic AutoGen chat, and replay an interrupted call.
 
-The unit is one outermost call of `initiate_chat` (or of `send`). Each message is stored before it
-is received; when the call returns, it is recorded as finished. A call with the first message of an
-unfinished call runs through the framework as that one did, except that an agent which has to reply
-gets the stored reply, as long as there is one. So the framework itself counts turns and rounds, and
-decides when to end.
+A recorded call is one outermost call of `initiate_chat` (or of `send`). Each message is stored
+before it is received; when the call returns, it is recorded as finished. If a call starts with the
+same message as an unfinished call, it resumes that call: the framework runs as before, but each
+agent that has to reply gets its stored reply, until the stored replies run out. So the framework
+itself counts turns and rounds, and decides when to end.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from .participants import (
 )
 
 NEW_AGENT = [0, False, False]
-"""The notes of a new agent: its consecutive automatic replies to its partner, and the flags
-`reply_at_receive` of itself and of its partner."""
+"""The stored values of a new agent.
+
+They are the number of consecutive automatic replies to its partner, and `reply_at_receive` of the
+agent and of its partner.
+"""
 
 
 class Recorder:
-    """Records one chat. The hooks report messages to it and get stored ones from it."""
+    """Records one chat. The hooks report new messages to it and get stored messages from it."""
 
     def __init__(
         self, conversation: Conversation, notes: State[Any], participants: Participants
@@ -50,14 +53,14 @@ class Recorder:
         self._call: list[SpokenMessage] = []
         """The messages of the unfinished call."""
         self._replay: deque[SpokenMessage] = deque()
-        """Those of them that are still to be replayed."""
+        """The messages of the call that are still to be replayed."""
         self._in_call = False
         self._expects_first = False
-        """Inside a call, before its first message."""
+        """Whether a call has started and its first message has not been sent yet."""
         self._sender: ClassicAgent | None = None
         """The agent whose message will be received next."""
         self._resumed = False
-        """The manager has resumed: the next message replaces the newest one."""
+        """Whether the manager has resumed: the next message repeats or replaces the newest one."""
         self._version = self._newest = self._count = 0
         self._context: dict[str, Message] = {}
 
@@ -94,7 +97,7 @@ class Recorder:
 
     @contextmanager
     def track_call(self) -> Iterator[None]:
-        """Wrap a call in which messages can be sent. The outermost one is recorded."""
+        """Wrap a call in which messages can be sent. The outermost call is recorded."""
         if self._in_call:
             yield
             return
@@ -114,7 +117,10 @@ class Recorder:
     def record_message(
         self, listener: ClassicAgent, sender: ClassicAgent, message: Any, *, awaited: bool
     ) -> Any:
-        """Store a message before it is received; return it, or the stored one that it repeats."""
+        """Store a message before it is received.
+
+        Return it, or the stored message that it repeats.
+        """
         if self._sender is not sender:
             raise ValueError(
                 "a message was passed to receive(); inside persisted(), send it with send()"
@@ -143,7 +149,7 @@ class Recorder:
         return message
 
     def replay_reply(self, agent: ClassicAgent, asker: object) -> tuple[bool, Message | None]:
-        """Return whether an agent's reply is known from the record, and the reply.
+        """Return whether an agent's reply is replayed, and the stored reply.
 
         The reply is None if the agent did not reply.
         """
@@ -159,7 +165,7 @@ class Recorder:
         return True, copy.deepcopy(stored.message)
 
     def replay_speaker(self) -> ClassicAgent | None:
-        """Return the next speaker of the group, if the record has one."""
+        """Return the next speaker of the group, if the speaker is replayed."""
         return self._participants.speakers[self._replay[0].by] if self._replay else None
 
     def clear(self) -> None:
@@ -169,7 +175,7 @@ class Recorder:
         self._fill_agents(self._load())
 
     def note_resume(self) -> None:
-        """Expect the newest message to be sent again, or another one that replaces it."""
+        """Note that the next message repeats the newest one, or replaces it."""
         self._resumed = True
 
     # -- internals -----------------------------------------------------------------------------
@@ -211,7 +217,7 @@ class Recorder:
     ) -> SpokenMessage:
         """Handle the first message after the manager resumed.
 
-        It is the newest message again, or another one that replaces it.
+        It repeats the newest message, or replaces it.
         """
         self._resumed = False
         chat = self._load()
@@ -231,7 +237,7 @@ class Recorder:
         return spoken
 
     def _redacted(self, spoken: SpokenMessage) -> SpokenMessage:
-        """Return the message as the store keeps it, to compare it with stored ones."""
+        """Return the message as it would be stored, to compare it with stored messages."""
         try:
             return replace(spoken, message=self._redact(spoken.message))
         except NotSerializable:  # storing the message will raise it
@@ -244,7 +250,7 @@ class Recorder:
                 stored = self._conversation.append(message, meta=meta, if_version=self._version)
                 break
             except Conflict:
-                # Not only messages have versions: so do a renewed turn and a changed time to live.
+                # Other events have versions too, such as a renewed turn or a changed time to live.
                 self._version = self._conversation.version()
                 entries = self._conversation.entries(last=1)
                 newest = entries[-1].version if entries else 0
@@ -271,7 +277,7 @@ class Recorder:
         self._fill_agents(self._load())
 
     def _load(self) -> list[SpokenMessage]:
-        # Read first: a message that is added in between then causes a conflict.
+        # Read the version first, so that a message added in between causes a conflict.
         self._version = self._conversation.version()
         entries = self._conversation.entries()
         self._count, self._newest = len(entries), entries[-1].version if entries else 0
@@ -284,5 +290,5 @@ class Recorder:
 
 
 def _find_last_call(chat: list[SpokenMessage]) -> int:
-    """Return the index of the last call's first message; the length of the chat if unknown."""
+    """Return the index of the last call's first message; the chat's length if there is none."""
     return max((n for n, spoken in enumerate(chat) if spoken.opens), default=len(chat))

@@ -1,11 +1,11 @@
-"""Crash-safe chat loops for the OpenAI SDK: a durable conversation is the list of messages.
+"""Crash-safe chat loops for the OpenAI SDK: the list of messages is a durable conversation.
 
     chat = store.conversation("support-42")
     chat.append({"role": "user", "content": question}, id=request_id)
     answer = complete(client, chat, model="gpt-5", tools=[look_up_order])
     print(answer.text)
 
-After a crash anywhere in there, run the same lines again. Finished work is not repeated.
+After a crash at any point, run the same lines again. Finished work is not repeated.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, overload
 
 from ... import AsyncConversation, Conversation
-from .loop import EVERYTHING, Completion, TooManyRounds, TurnAnswer
-from .pieces import AnswerStream, AsyncAnswerStream
-from .tools import Function, Toolbox, call_id
-from .wire import ChatCompletions, Dialect, Message, NoAnswer, Responses
+from ...memory.chats import RememberTurn
+from ..chat_loop import Counter, GivenMemory, Started, check_clients, start_completion
+from ..chat_loop.loop import TooManyRounds, TurnAnswer
+from ..chat_loop.pieces import AnswerStream, AsyncAnswerStream
+from ..chat_loop.tools import Function, call_id
+from ..chat_loop.wire import Dialect, Message, NoAnswer
+from .dialects import ChatCompletions, Responses
 
 try:
     from openai import AsyncOpenAI, OpenAI
@@ -37,7 +40,6 @@ __all__ = [
 ]
 
 Api = Literal["chat", "responses"]
-Counter = Callable[[Message], int]
 DIALECTS: dict[Api, Callable[[], Dialect]] = {"chat": ChatCompletions, "responses": Responses}
 OURS = {"messages", "input", "previous_response_id", "conversation"}
 
@@ -55,6 +57,8 @@ def complete(
     tools: Iterable[Function | Message] = ...,
     functions: Mapping[str, Function] | None = ...,
     rounds: int = ...,
+    memory: GivenMemory | None = ...,
+    remember: RememberTurn | None = ...,
     stream: Literal[False] = False,
     **options: Any,
 ) -> TurnAnswer: ...
@@ -73,6 +77,8 @@ def complete(
     tools: Iterable[Function | Message] = ...,
     functions: Mapping[str, Function] | None = ...,
     rounds: int = ...,
+    memory: GivenMemory | None = ...,
+    remember: RememberTurn | None = ...,
     stream: Literal[True],
     **options: Any,
 ) -> AnswerStream: ...
@@ -91,6 +97,8 @@ def complete(
     tools: Iterable[Function | Message] = ...,
     functions: Mapping[str, Function] | None = ...,
     rounds: int = ...,
+    memory: GivenMemory | None = ...,
+    remember: RememberTurn | None = ...,
     stream: Literal[False] = False,
     **options: Any,
 ) -> Coroutine[Any, Any, TurnAnswer]: ...
@@ -109,6 +117,8 @@ def complete(
     tools: Iterable[Function | Message] = ...,
     functions: Mapping[str, Function] | None = ...,
     rounds: int = ...,
+    memory: GivenMemory | None = ...,
+    remember: RememberTurn | None = ...,
     stream: Literal[True],
     **options: Any,
 ) -> AsyncAnswerStream: ...
@@ -124,14 +134,16 @@ def complete(
     tools: Iterable[Function | Message] = (),
     functions: Mapping[str, Function] | None = None,
     rounds: int = 20,
+    memory: GivenMemory | None = None,
+    remember: RememberTurn | None = None,
     stream: bool = False,
     **options: Any,
-) -> TurnAnswer | AnswerStream | Coroutine[Any, Any, TurnAnswer] | AsyncAnswerStream:
+) -> Started:
     """Answer the newest message of a chat, storing each reply and tool result as it arrives.
 
     If the newest message is already an answer, it is returned without calling the model. Call
     `complete` again after any crash or error: a tool whose result is stored is not run again; an
-    interrupted one is. With an `AsyncOpenAI` client and an `AsyncConversation`, await the result;
+    interrupted tool is. With an `AsyncOpenAI` client and an `AsyncConversation`, await the result;
     tools may then be async, and other tools run in a thread.
 
     Args:
@@ -139,14 +151,20 @@ def complete(
         chat: The conversation to answer.
         model: The name of the model.
         api: `"chat"` for chat completions, `"responses"` for the Responses API.
-        system: A system message in front of the chat; not stored.
-        window: How many of the newest tokens to send; by default the whole chat.
+        system: A system message to send before the chat. It is not stored.
+        window: The maximum number of tokens to send, newest messages first. Default: the whole
+            chat.
         counter: Counts the tokens of a message, for `window`.
-        tools: Functions, whose schema follows from signature and docstring, or schemas as the
+        tools: Functions, whose schemas are derived from signature and docstring, or schemas as the
             API takes them.
-        functions: The functions of schemas in `tools`, by name. Calls of a tool without a
-            function are returned in `TurnAnswer.calls`.
+        functions: The functions for schemas in `tools`, by name. Calls of a tool without a function
+            are returned in `TurnAnswer.calls`.
         rounds: How many replies may call tools before `TooManyRounds` is raised.
+        memory: A memory to recall from: memories that fit the user's message are quoted in the
+            prompt, and not stored in the chat. A `holdfast.memory.ChatMemory` sets how many.
+        remember: A function that gets a `holdfast.memory.FinishedTurn` and returns what to
+            remember of it: texts, or dicts for `remember_many`. It is stored once. The function
+            is called again if the process dies before that.
         stream: Return an iterator of text pieces.
         **options: Passed to the SDK.
 
@@ -163,18 +181,9 @@ def complete(
         chat.append({"role": "user", "content": question}, id=request_id)
         answer = complete(client, chat, model="gpt-5", tools=[look_up_order])
     """
-    if not isinstance(chat, Conversation | AsyncConversation):
-        raise TypeError(
-            "complete(client, chat, ...): chat must be a conversation, "
-            f"like store.conversation('support-42'), got {type(chat).__name__}"
-        )
-    awaited = isinstance(chat, AsyncConversation)
-    if isinstance(client, AsyncOpenAI if not awaited else OpenAI):
-        raise TypeError(
-            "client must be OpenAI for a conversation of store, AsyncOpenAI for one of store.aio"
-        )
+    check_clients(client, chat, OpenAI, AsyncOpenAI)
     for name in OURS & options.keys():
-        raise TypeError(f"{name}= is not accepted: the model sees what the chat holds")
+        raise TypeError(f"{name}= is not accepted: the model gets its messages from the chat")
     if options.get("n", 1) != 1:
         raise TypeError("n= is not accepted: a chat has one answer to a message")
     if api not in DIALECTS:
@@ -184,40 +193,19 @@ def complete(
         raise TypeError(
             f"complete(client, chat, ...): client must be an OpenAI() or AsyncOpenAI(), got {kind}"
         )
-    if window is not None and type(window) is not int:
-        raise TypeError(f"window must be an integer >= 1, got {type(window).__name__}")
-    if window is not None and window < 1:
-        raise ValueError(f"window must be an integer >= 1, got {window}")
-    dialect = DIALECTS[api]()
-    toolbox = Toolbox(tools, functions, dialect)
-    if not awaited and toolbox.is_async:
-        raise TypeError("async tools need an AsyncOpenAI client and a conversation of store.aio")
-    if toolbox.schemas:
-        options["tools"] = toolbox.schemas
-    if stream:
-        options["stream"] = True
-    # The whole chat is a window in which every message is free.
-    room: Message = (
-        {"max_tokens": window, "counter": counter}
-        if window is not None
-        else {"max_tokens": EVERYTHING, "counter": _free}
-    )
-    steps = Completion(
+    return start_completion(
         client,
         chat,
-        dialect,
-        toolbox,
-        awaited=awaited,
-        streamed=stream,
+        DIALECTS[api](),
+        async_client="AsyncOpenAI",
+        system=system,
+        window=window,
+        counter=counter,
+        tools=tools,
+        functions=functions,
         rounds=rounds,
-        window={**room, "system": system},
+        memory=memory,
+        remember=remember,
+        stream=stream,
         options={"model": model, **options},
-    ).steps()
-    if awaited:
-        answer = AsyncAnswerStream(steps)
-        return answer if stream else answer.drain()
-    return AnswerStream(steps) if stream else AnswerStream(steps).drain()
-
-
-def _free(_: Message) -> int:
-    return 0
+    )

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: sessions in a store, and saved runs that wait for approval.
+"""Sessions for the OpenAI Agents SDK, kept in a store, and saved runs that wait for approval.
 
     session = HoldfastSession("user-42", store)
     result = await Runner.run(agent, "What did I order?", session=session)
@@ -11,29 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .. import AsyncConversation, AsyncState, AsyncStore, Store
-from ..errors import NotSerializable
+from agents import (
+    Agent,
+    RunContextWrapper,
+    RunResult,
+    RunResultStreaming,
+    RunState,
+    SessionSettings,
+)
+from agents.items import TResponseInputItem
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
-try:
-    from agents import (
-        Agent,
-        RunContextWrapper,
-        RunResult,
-        RunResultStreaming,
-        RunState,
-        SessionSettings,
-    )
-    from agents.items import TResponseInputItem
-    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
-except ImportError as error:
-    raise ImportError(
-        "holdfast.integrations.openai_agents needs the Agents SDK: pip install openai-agents"
-    ) from error
+from ... import AsyncConversation, AsyncState, AsyncStore, Store
+from ...errors import NotSerializable
 
 if TYPE_CHECKING:
     from agents.memory import Session
-
-__all__ = ["HoldfastSession"]
 
 Wrapper = RunContextWrapper[Any]
 
@@ -41,7 +34,7 @@ Wrapper = RunContextWrapper[Any]
 class HoldfastSession:
     """A durable session, usable from any number of runs, threads and event loops.
 
-    `tenant`, a function of the run's context, lets one session object serve many tenants.
+    `tenant`, a function from the run's context to a tenant, lets one session object serve many.
     """
 
     session_id: str
@@ -73,15 +66,26 @@ class HoldfastSession:
     async def get_items(
         self, limit: int | None = None, *, wrapper: Wrapper | None = None
     ) -> list[TResponseInputItem]:
-        """Return the items, oldest first; the newest `limit`, if set here or in the settings."""
+        """Return the items, oldest first; only the newest if `limit` or the settings limit them."""
         newest = resolve_session_limit(limit, self.session_settings)
         items = await self._chat(wrapper).messages(last=None if newest is None else max(newest, 0))
         return cast("list[TResponseInputItem]", items)
 
+    async def get_items_at(
+        self, version: int, limit: int | None = None, *, wrapper: Wrapper | None = None
+    ) -> list[TResponseInputItem]:
+        """Return the items that are no newer than a version of the conversation."""
+        newest = resolve_session_limit(limit, self.session_settings)
+        entries = [
+            entry for entry in await self._chat(wrapper).entries() if entry.version <= version
+        ]
+        first = 0 if newest is None else max(len(entries) - max(newest, 0), 0)
+        return cast("list[TResponseInputItem]", [entry.message for entry in entries[first:]])
+
     async def add_items(
         self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None
     ) -> None:
-        """Add items atomically. Item ids are ignored: some models give all items the same one."""
+        """Add items atomically. Item ids are ignored: some models give all items the same id."""
         if items:
             await self._chat(wrapper).append(*items)
 
@@ -96,8 +100,8 @@ class HoldfastSession:
     async def save_run(self, result: RunResult | RunResultStreaming | RunState[Any, Any]) -> bool:
         """Save a run that waits for approvals, so that any process can resume it.
 
-        Call it with the result of a run before you ask for approval. A run that has ended removes
-        the saved one.
+        Call it with the result of a run before you ask for approval. If that run has ended, the
+        saved run is removed.
 
         Returns:
             True if the run waits for approvals.
@@ -122,11 +126,11 @@ class HoldfastSession:
         return True
 
     async def load_run(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
-        """Load the run that waits for approvals, to approve or reject and pass to `Runner.run`.
+        """Load the run that waits for approvals. Approve or reject, then pass it to `Runner.run`.
 
-        Returns None if there is none, or if that run has been resumed already: the session then
-        holds the result of a waiting call, and approving it again would repeat the call.
-        `options` are those of `RunState.from_json`, such as `context_override`.
+        Returns None if no run waits, or if the run has been resumed already: then the session has
+        the result of a call that was waiting, and approving the call again would repeat it.
+        `options` are passed to `RunState.from_json`, for example `context_override`.
         """
         saved = await self._run_document(None).load(None)
         if saved is None:
@@ -160,7 +164,7 @@ def _answered_call(item: dict[str, Any]) -> str | None:
 
 
 def _is_changed(part: Any, redact: Callable[[Any], Any]) -> bool:
-    """Return whether storing would change a tool call in `part`: the SDK checks a hash of each."""
+    """Return whether redaction changes a tool call in `part`: the SDK checks a hash of each."""
     if isinstance(part, list):
         return any(_is_changed(item, redact) for item in part)
     if not isinstance(part, dict):

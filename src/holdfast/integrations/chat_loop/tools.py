@@ -1,4 +1,4 @@
-"""Python functions as tools of a model: their schemas, and running the calls."""
+"""Python functions as a model's tools: derive their schemas, and run the model's calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _running: ContextVar[str] = ContextVar("holdfast tool call")
 
 
 class BadToolCall(Exception):
-    """The model made an invalid call; the text is sent to the model."""
+    """The model made an invalid call. The message is sent to the model."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -36,7 +36,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class Toolbox:
-    """The tools of one completion: functions, and schemas given as they are."""
+    """The tools of one completion: functions, and ready-made schemas."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Toolbox:
         return any(is_async(function) for function, _ in self._functions.values())
 
     def has(self, call: ToolCall) -> bool:
-        """Return whether the call can be answered here: by a function, or as an unknown tool."""
+        """Return whether we can answer a call: its function is here, or the tool is unknown."""
         return call.arguments is not None and (
             call.name in self._functions or call.name not in self._offered
         )
@@ -118,7 +118,10 @@ class Toolbox:
 
 
 def _signature_decoder(function: Function) -> Decoder:
-    """Return a decoder for a function with a given schema: accepts any arguments it can bind."""
+    """Return a decoder for a function with a ready-made schema.
+
+    It accepts what the function takes.
+    """
     signature = inspect.signature(function)
 
     def decode(text: str) -> Message:
@@ -141,7 +144,7 @@ def _struct_decoder(shape: type[msgspec.Struct]) -> Decoder:
 
 
 def _arguments_struct(function: Function, name: str) -> type[msgspec.Struct]:
-    """Build a struct with a field per parameter: it gives the schema and checks the arguments."""
+    """Build a struct with a field per parameter, for the schema and to check arguments."""
     hints = get_type_hints(function, include_extras=True)
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -170,8 +173,8 @@ def _default(value: Any) -> Any:
 def call_id() -> str:
     """Return the id of the tool call that `complete` is running.
 
-    It stays the same when the call runs again after a crash: pass it on as an idempotency key. It
-    is as unique as the provider makes it. Outside a tool this raises RuntimeError.
+    It stays the same if the call runs again after a crash, so use it as an idempotency key. It is
+    as unique as the provider makes it. Raises RuntimeError outside a tool.
     """
     try:
         return _running.get()
@@ -200,8 +203,8 @@ async def run_async(id: str, function: Function, arguments: Message) -> Any:
 def as_text(name: str, value: Any) -> str:
     """Convert a tool's result for the model: text as it is, anything else as JSON.
 
-    The tool has already run, so a value without a JSON form is not an error, which would run the
-    call again: the model learns that the result can't be shown.
+    The tool has already run, so a value without a JSON form is not an error: that would run the
+    call again. Instead, the model learns that the result can't be shown.
     """
     if inspect.iscoroutine(value):
         value.close()  # it has not started
@@ -219,7 +222,7 @@ def as_text(name: str, value: Any) -> str:
 
 
 def _as_json(value: Any) -> str:
-    # Keep bytes and NaN, so that the encoder refuses them instead of writing base64 and null.
+    # Keep bytes and NaN, so that the JSON encoder refuses them instead of writing base64 and null.
     plain = msgspec.to_builtins(value, builtin_types=BYTES, str_keys=True, enc_hook=_from_pydantic)
     return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 

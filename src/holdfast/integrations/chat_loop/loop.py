@@ -1,46 +1,47 @@
 """One completion, step by step: read what is stored, do the next missing thing, store it, repeat.
 
-Each round starts from what is stored, so a first run, a run after a crash and an accidental
-second run are the same code. It is written once for sync and async: `yield` hands out what a call
-of the chat, the SDK or a tool returned and gets back its value; the driver awaits it if needed.
+Each round starts from what is stored, so a first run, a run after a crash and an accidental second
+run are the same code. The code is shared by sync and async: it yields what a call to the chat, the
+SDK or a tool returned as `Returned`, and gets the value back, which was awaited if needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
-import time
-import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ...errors import HoldfastError, IdReused, NeedsHuman
+from ...log.drivers import Effect, EffectGen
 from ...types import MessageEntry
+from ..drafts import DraftBuffer
+from .memory import TurnMemory
 from .tools import BadToolCall, Toolbox, as_text, is_async, run, run_async
 from .wire import (
     Dialect,
     Message,
     ModelReply,
+    Returned,
     ToolCall,
-    answers_call,
+    answered_calls,
     calls_of,
     is_from_model,
+    is_from_user,
     text_of,
 )
 
 DRAFT_SECONDS: Final = 1.0
 DRAFT_CHARACTERS: Final = 2048
-"""A streamed answer is saved after this much new text or time, not at every word."""
+"""A streamed answer is saved after this much new text or time, not after every word."""
 
 INSTRUCTIONS: Final = ("system", "developer")
+PAUSED: Final = "pause_turn"
+"""The stop reason of an answer that the model wants to continue: it is called again."""
 FIRST_LOOK: Final = 32
-EVERYTHING: Final = sys.maxsize
 END: Final = object()
-
-Steps = Generator[Any, Any, "TurnAnswer"]
 
 
 class TooManyRounds(NeedsHuman):
@@ -65,15 +66,18 @@ class TurnAnswer(msgspec.Struct, frozen=True):
     messages: list[Message]
     """All messages since the user's, in order: calls, their results, the answer."""
     calls: list[Message]
-    """Calls of tools without a function: append a result for each, then complete again."""
+    """Calls of tools without a function. Append a result for each, then call `complete` again."""
     meta: Message
     """Metadata: model, response, finish, usage; `interrupted` if the answer is incomplete."""
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """A piece of text for the caller."""
+class Piece(Effect):
+    """A piece of text for the caller. `run_to` finds it, so no driver performs it."""
 
-    text: str
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 class Stopped(Exception):
@@ -95,12 +99,13 @@ class Completion:
         rounds: int,
         window: dict[str, Any],
         options: Message,
+        memory: TurnMemory | None = None,
     ) -> None:
         self.client, self.chat, self.dialect, self.tools = client, chat, dialect, tools
         self.awaited, self.streamed, self.rounds = awaited, streamed, rounds
-        self.window, self.options = window, options
+        self.window, self.options, self.memory = window, options, memory
 
-    def steps(self) -> Steps:
+    def steps(self) -> EffectGen[TurnAnswer]:
         """Run until there is an answer, or calls that only the caller can answer."""
         replied = False
         while True:
@@ -117,6 +122,8 @@ class Completion:
                 answer = _build_answer(exchange, calls)
                 if self.streamed and answer.text and not replied:
                     yield Piece(answer.text)
+                if self.memory is not None and not calls:
+                    yield from self.memory.remember(exchange)
                 return answer
             else:
                 if _count_rounds(exchange) >= self.rounds:
@@ -124,13 +131,11 @@ class Completion:
                 yield from self._ask(exchange)
                 replied = True
 
-    def _read_exchange(self) -> Generator[Any, Any, list[MessageEntry]]:
+    def _read_exchange(self) -> EffectGen[list[MessageEntry]]:
         """Return the newest user message and everything after it."""
         for count in (FIRST_LOOK * 4**power for power in itertools.count()):
-            entries: list[MessageEntry] = yield self.chat.entries(last=count)
-            users = [
-                index for index, entry in enumerate(entries) if entry.message.get("role") == "user"
-            ]
+            entries: list[MessageEntry] = yield Returned(self.chat.entries(last=count))
+            users = [index for index, entry in enumerate(entries) if is_from_user(entry.message)]
             if users:
                 return entries[users[-1] :]
             if len(entries) < count:
@@ -139,13 +144,15 @@ class Completion:
 
     def _store(
         self, name: str, said: ModelReply, exchange: Sequence[MessageEntry]
-    ) -> Generator[Any, Any, None]:
-        """Store the next messages. If another process stored this step first, its result counts."""
+    ) -> EffectGen[None]:
+        """Store the next messages, unless another process has stored this step first."""
         versions = [entry.version for entry in exchange]
         for attempt in itertools.count():
             try:
-                stored = yield self.chat.append(
-                    *said.messages, id=f"{name} after {versions[-1]}, {attempt}", meta=said.meta
+                stored = yield Returned(
+                    self.chat.append(
+                        *said.messages, id=f"{name} after {versions[-1]}, {attempt}", meta=said.meta
+                    )
                 )
                 if not stored.duplicate:
                     return
@@ -155,9 +162,7 @@ class Completion:
             if [entry.version for entry in (yield from self._read_exchange())] != versions:
                 return
 
-    def _run_tool(
-        self, call: ToolCall, exchange: Sequence[MessageEntry]
-    ) -> Generator[Any, Any, None]:
+    def _run_tool(self, call: ToolCall, exchange: Sequence[MessageEntry]) -> EffectGen[None]:
         """Run a tool and store its result."""
         try:
             function, arguments = self.tools.prepare(call)
@@ -167,19 +172,27 @@ class Completion:
             if not self.awaited:
                 value = run(call.id, function, arguments)
             elif is_async(function):
-                value = yield run_async(call.id, function, arguments)
+                value = yield Returned(run_async(call.id, function, arguments))
             else:
-                value = yield asyncio.to_thread(run, call.id, function, arguments)
+                value = yield Returned(asyncio.to_thread(run, call.id, function, arguments))
             text = as_text(call.name, value)
         yield from self._store(
             f"result of {call.id}", ModelReply([self.dialect.result(call, text)], {}), exchange
         )
 
-    def _ask(self, exchange: Sequence[MessageEntry]) -> Generator[Any, Any, None]:
+    def _ask(self, exchange: Sequence[MessageEntry]) -> EffectGen[None]:
         """Call the model with the window and store its reply."""
-        messages = yield self.chat.window(**self.window)
-        response = yield self.dialect.ask(self.client, messages, self.options)
-        seen = {"seen": exchange[-1].version}
+        window, recalled = self.window, None
+        seen: Message = {"seen": exchange[-1].version}
+        if self.memory is not None:
+            recalled, window, ids = yield from self.memory.recall(exchange, window)
+            seen |= {"recalled": ids} if ids else {}
+        messages = yield Returned(self.chat.window(**window))
+        if self.dialect.ends_with_user and exchange[-1].meta.get("finish") != PAUSED:
+            messages = _put_user_last(messages)
+        if recalled is not None:
+            messages = _put_before_user(messages, recalled)
+        response = yield Returned(self.dialect.ask(self.client, messages, self.options))
         said: ModelReply = (
             (yield from self._listen(response, seen))
             if self.streamed
@@ -187,25 +200,25 @@ class Completion:
         )
         yield from self._store("answer", ModelReply(said.messages, {**said.meta, **seen}), exchange)
 
-    def _listen(self, events: Any, seen: Message) -> Generator[Any, Any, ModelReply]:
+    def _listen(self, events: Any, seen: Message) -> EffectGen[ModelReply]:
         """Yield the streamed text, saving drafts on the way."""
         listener = self.dialect.listener()
         following: Callable[..., Any] = anext if self.awaited else next
-        draft = _DraftBuffer()
+        draft = DraftBuffer(DRAFT_SECONDS, DRAFT_CHARACTERS)
         try:
-            while (event := (yield following(events, END))) is not END:
+            while (event := (yield Returned(following(events, END)))) is not END:
                 text = listener.hear(event)
                 if text:
                     draft.add(text)
                     if draft.is_due():
-                        yield self.chat.draft(draft.take(), of=draft.of)
+                        yield Returned(self.chat.draft(draft.take(), of=draft.of))
                     yield Piece(text)
             return listener.reply()
         except Stopped:
             if draft.whole:
                 message = {"role": "assistant", "content": draft.whole}
-                yield self.chat.append(message, meta={"interrupted": True, **seen})
-            yield events.close()
+                yield Returned(self.chat.append(message, meta={"interrupted": True, **seen}))
+            yield Returned(events.close())
             raise
         except BaseException as error:
             if isinstance(error, GeneratorExit):
@@ -213,38 +226,16 @@ class Completion:
             # Save the draft if possible, but the original error matters more.
             try:
                 if draft.new:
-                    yield self.chat.draft(draft.take(), of=draft.of)
-                yield events.close()
+                    yield Returned(self.chat.draft(draft.take(), of=draft.of))
+                yield Returned(events.close())
             except (HoldfastError, OSError):
                 pass
             raise
 
 
-class _DraftBuffer:
-    """The saved and unsaved parts of a streamed answer. Each attempt has its own draft id."""
-
-    def __init__(self) -> None:
-        self.of = uuid.uuid4().hex
-        self.whole, self.new = "", ""
-        self._kept_at = time.monotonic()
-
-    def add(self, text: str) -> None:
-        self.whole += text
-        self.new += text
-
-    def is_due(self) -> bool:
-        return (
-            len(self.new) >= DRAFT_CHARACTERS or time.monotonic() - self._kept_at >= DRAFT_SECONDS
-        )
-
-    def take(self) -> str:
-        text, self.new, self._kept_at = self.new, "", time.monotonic()
-        return text
-
-
 def _open_calls(exchange: Sequence[MessageEntry]) -> list[ToolCall]:
     """Return the calls without a result, in order."""
-    answered = {answers_call(entry.message) for entry in exchange}
+    answered = {call for entry in exchange for call in answered_calls(entry.message)}
     return [
         call for entry in exchange for call in calls_of(entry.message) if call.id not in answered
     ]
@@ -253,9 +244,11 @@ def _open_calls(exchange: Sequence[MessageEntry]) -> list[ToolCall]:
 def _is_answered(exchange: Sequence[MessageEntry]) -> bool:
     """Return whether the newest message is a reply to everything before it.
 
-    It is not if another request appended a message in between, which still needs an answer.
+    It isn't if another request has appended a message meanwhile, which still needs an answer.
     """
     newest = exchange[-1]
+    if newest.meta.get("finish") == PAUSED:
+        return False
     seen = newest.meta.get("seen", newest.version)
     return is_from_model(newest.message) and not any(
         seen < entry.version < newest.version and not is_from_model(entry.message)
@@ -263,10 +256,31 @@ def _is_answered(exchange: Sequence[MessageEntry]) -> bool:
     )
 
 
+def _put_user_last(messages: Sequence[Message]) -> list[Message]:
+    """Put a message that came while the model was answering after that answer."""
+    found = list(messages)
+    users = [index for index, message in enumerate(found) if is_from_user(message)]
+    if users and is_from_model(found[-1]) and not calls_of(found[-1]):
+        found.append(found.pop(users[-1]))
+    return found
+
+
+def _put_before_user(messages: Sequence[Message], recalled: Message) -> list[Message]:
+    """Put what was recalled before the newest message of the user."""
+    found = list(messages)
+    users = [index for index, message in enumerate(found) if is_from_user(message)]
+    found.insert(users[-1] if users else len(found), recalled)
+    return found
+
+
 def _count_rounds(exchange: Sequence[MessageEntry]) -> int:
-    """Count the replies with tool calls in this exchange, across crashes."""
+    """Count the replies in this exchange that the model did not end, across crashes."""
     return len(
-        {entry.meta.get("seen", entry.version) for entry in exchange if calls_of(entry.message)}
+        {
+            entry.meta.get("seen", entry.version)
+            for entry in exchange
+            if calls_of(entry.message) or entry.meta.get("finish") == PAUSED
+        }
     )
 
 
@@ -281,7 +295,7 @@ def _build_answer(exchange: Sequence[MessageEntry], calls: Sequence[ToolCall]) -
     )
     return TurnAnswer(
         text="".join(text_of(entry.message) for entry in reply),
-        messages=[entry.message for entry in exchange if entry.message.get("role") != "user"],
+        messages=[entry.message for entry in exchange if not is_from_user(entry.message)],
         calls=[call.raw for call in calls],
         meta={key: value for key, value in newest.meta.items() if key != "seen"},
     )
