@@ -12,8 +12,6 @@ import typing as _typing
 from . import errors
 from ._open import aopen, open  # noqa: A004  holdfast.open is the first thing users type
 from ._store import AsyncStore, Store
-from .admin.health import Health
-from .conversations import AsyncConversation, Conversation, ConversationInfo, text_counter
 from .errors import (
     Conflict,
     DataProblem,
@@ -30,39 +28,41 @@ from .errors import (
 )
 from .log.context import correlate
 from .log.events import Event, EventType
-from .state.state import AsyncState, State, StateInfo
-from .streams.stream import AsyncStream, Stream, StreamInfo
-from .tasks import (
-    Agent,
-    Artifact,
-    ArtifactInfo,
-    AsyncArtifact,
-    AsyncTask,
-    Budget,
-    Failure,
-    Question,
-    Step,
-    StepInfo,
-    StepRun,
-    Task,
-    TaskInfo,
-    TaskView,
-    Usage,
-    agent,
-    bind,
-    current_step,
-    current_task,
-    idempotency_key,
-    step,
-)
 
 if _typing.TYPE_CHECKING:
     from . import keys, memory, redact, types
     from .admin.backup import backup
     from .admin.convert import decrypt, encrypt
     from .admin.copy.copy import copy
+    from .admin.health import Health
+    from .conversations import AsyncConversation, Conversation, ConversationInfo, text_counter
     from .memory.memory import AsyncMemory, Memory
     from .memory.model import MemoryHit, MemoryInfo, MemoryItem
+    from .state.state import AsyncState, State, StateInfo
+    from .streams.stream import AsyncStream, Stream, StreamInfo
+    from .tasks import (
+        Agent,
+        Artifact,
+        ArtifactInfo,
+        AsyncArtifact,
+        AsyncTask,
+        Budget,
+        Failure,
+        Question,
+        Step,
+        StepInfo,
+        StepRun,
+        Task,
+        TaskInfo,
+        TaskView,
+        Usage,
+        agent,
+        bind,
+        current_step,
+        current_task,
+        idempotency_key,
+        step,
+    )
     from .tasks.checkpoint import AgentCheckpoint
     from .tasks.replay.replay import replay
     from .tasks.resume_context.context import ResumeContext
@@ -144,34 +144,70 @@ __all__ = [
 
 
 _LAZY_MODULES = {
+    "Agent": "tasks",
     "AgentCheckpoint": "tasks.checkpoint",
+    "Artifact": "tasks",
+    "ArtifactInfo": "tasks",
+    "AsyncArtifact": "tasks",
+    "AsyncConversation": "conversations",
     "AsyncMemory": "memory.memory",
+    "AsyncState": "state.state",
+    "AsyncStream": "streams.stream",
+    "AsyncTask": "tasks",
+    "Budget": "tasks",
+    "Conversation": "conversations",
+    "ConversationInfo": "conversations",
+    "Failure": "tasks",
+    "Health": "admin.health",
     "Memory": "memory.memory",
     "MemoryHit": "memory.model",
     "MemoryInfo": "memory.model",
     "MemoryItem": "memory.model",
+    "Question": "tasks",
     "ResumeContext": "tasks.resume_context.context",
+    "State": "state.state",
+    "StateInfo": "state.state",
+    "Step": "tasks",
+    "StepInfo": "tasks",
+    "StepRun": "tasks",
+    "Stream": "streams.stream",
+    "StreamInfo": "streams.stream",
+    "Task": "tasks",
+    "TaskInfo": "tasks",
+    "TaskView": "tasks",
+    "Usage": "tasks",
     "Worker": "worker.worker",
+    "agent": "tasks",
     "backup": "admin.backup",
+    "bind": "tasks",
     "copy": "admin.copy.copy",
+    "current_step": "tasks",
+    "current_task": "tasks",
     "decrypt": "admin.convert",
     "encrypt": "admin.convert",
+    "idempotency_key": "tasks",
     "keys": "keys",
     "memory": "memory",
     "redact": "redact",
     "replay": "tasks.replay.replay",
+    "step": "tasks",
+    "text_counter": "conversations",
     "types": "types",
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Import on first use what few applications need."""
+    """Import a name on first use, so that `import holdfast` is quick."""
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f".{_LAZY_MODULES[name]}", __name__)
-    return module if name == _LAZY_MODULES[name] else getattr(module, name)
+    place = _LAZY_MODULES[name]
+    import_module(f".{place.partition('.')[0]}", __name__)  # waits for a thread that imports it
+    module = import_module(f".{place}", __name__)
+    value = module if name == place else getattr(module, name)
+    globals()[name] = value  # found without this function from now on
+    return value
 
 
 def __dir__() -> list[str]:

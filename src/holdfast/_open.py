@@ -7,23 +7,30 @@ import re
 from collections.abc import Callable, Generator
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ._store import AsyncStore, Store
-from .backends import Backend
-from .backends.urls import check_path, check_whitespace, pop_option
+from .backends import Backend, deadline
+from .backends.deadline import DEFAULT_TIMEOUT
+from .backends.urls import check_path, check_whitespace, pop_option, read_bool_option
 from .encryption.detect import is_encrypted, missing_key_error
 from .errors import InvalidURL, NotSetUp
 from .log.ids import check_tenant
 from .log.log import Log
+from .log.validation import check_seconds
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from .encryption.cipher import Cipher
     from .keys import KeyLike
     from .memory.vectors.embedding import Embed, Embedding
     from .redact import Hook, Redactor
 
 Durable = Literal["disk", "process", "memory"]
+
+MIN_TIMEOUT: Final = 0.1
 
 _URL_FORMS: Final = (
     "a path, sqlite:///agents.db, file:///directory, memory://, postgresql://host/database,"
@@ -46,10 +53,12 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     tenant: str = "default",
     durability: Durable | None = None,
     create: bool = True,
+    timeout: float | timedelta | None = None,
     index: str | os.PathLike[str] | None = None,
     embed: Embed | None = None,
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
+    tracebacks: bool | None = None,
 ) -> Store:
     """Open a store. It is created if it does not exist.
 
@@ -63,6 +72,9 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
             they survive the death of the process. "memory": for a Redis server without
             persistence. A URL may set it too: `?durability=process`.
         create: False to open only a store that exists.
+        timeout: How long a call may take before it raises `Unavailable` or `OutcomeUnknown`, in
+            seconds or as a timedelta; the default is 30 seconds. A URL may set it too:
+            `?timeout=5`. A call that reads many pages may take this long for each of them.
         index: Where to keep the memory index: "memory", or the path of an SQLite file. None: in the
             store's own file or database, or else in this user's cache directory. The index can be
             deleted; it is rebuilt.
@@ -73,6 +85,9 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
         redact: Remove secrets and personal data before anything is stored. True for those that are
             recognized by their form or field name, a `holdfast.redact.Redactor`, or a function of
             a field's name and a text.
+        tracebacks: Whether to store where a step or a task failed: files, lines, functions and
+            source lines, without the values of variables. True by default. A URL may set it too:
+            `?tracebacks=off`.
 
     Returns:
         The store. Use it in a `with` block, or close it.
@@ -94,9 +109,9 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     index_path = None if index is None else os.fspath(index)
     embedding = _as_embedding(embed, awaited=False)
     if index_path in (":memory:", "memory:", "memory://"):
-        index_path = "memory"  # SQLite's and the URLs' spelling; not a file of that name
+        index_path = "memory"  # as SQLite and URLs write it; not a file of that name
     elif index_path is not None:
-        check_path(index_path, "index must be the path of a file of its own, or 'memory'")
+        check_path(index_path, "index must be 'memory' or the path of a separate file")
     redactor = None
     if redact is not False:
         from .redact import as_redactor
@@ -106,29 +121,35 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
         from .keys import parse_keys
 
         key = parse_keys(key)
-    backend = open_backend(url, durability, create=create)
+    url, seconds = split_timeout(url, timeout)
+    url, tracebacks = split_tracebacks(url, tracebacks)
+    backend = open_backend(url, durability, create=create, timeout=seconds)
     try:
         cipher = _open_cipher(backend, key, create)
         if index_path is not None:
             from .memory.search.locate import check_index_path
 
-            check_index_path(index_path)  # not another application's file, nor the store's own
+            # Rejects another application's file, and the store's own.
+            check_index_path(index_path)
     except BaseException:
         if not isinstance(url, Backend):
             backend.close()
         raise
     if cipher is not None and index_path is None:
         index_path = "memory"
-    log = Log(backend, cipher=cipher, redactor=redactor)
+    log = Log(backend, timeout=seconds, cipher=cipher, redactor=redactor, tracebacks=tracebacks)
     if index_path is not None or embedding is not None:
         from .memory.resources import MemoryResources
 
         log.attach(MemoryResources, lambda log: MemoryResources(log, index_path, embedding))
+    # Import these before threads share the store: two first calls at once could fail.
+    from . import conversations, tasks  # noqa: F401
+
     return Store(log, tenant)
 
 
 def _open_cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
-    """Return the cipher of an encrypted store, or of a new one that gets `key`; else None."""
+    """Return the cipher for `key`, creating the keyring of a new store. None: unencrypted."""
     if key is None:
         if is_encrypted(backend):
             raise missing_key_error()
@@ -145,22 +166,25 @@ def aopen(
     tenant: str = "default",
     durability: Durable | None = None,
     create: bool = True,
+    timeout: float | timedelta | None = None,
     index: str | os.PathLike[str] | None = None,
     embed: Embed | None = None,
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
+    tracebacks: bool | None = None,
 ) -> StoreOpener:
     """Open a store for async code; await it, or use it with `async with`.
 
     Args:
-        url, tenant, durability, create, index, key, redact: As for `holdfast.open`.
+        url, tenant, durability, create, timeout, index, key, redact, tracebacks: As for
+            `holdfast.open`.
         embed: As for `holdfast.open`; it may be a coroutine function.
 
     Returns:
         An opener that gives an `AsyncStore` when awaited or entered.
 
     Raises:
-        The errors of `holdfast.open`, when it is awaited or entered.
+        HoldfastError: The errors of `holdfast.open`, when it is awaited or entered.
 
     Example:
         >>> async with holdfast.aopen("agents.db") as store:
@@ -173,10 +197,12 @@ def aopen(
             tenant=tenant,
             durability=durability,
             create=create,
+            timeout=timeout,
             index=index,
             embed=cast("Any", _as_embedding(embed, awaited=True)),
             key=key,
             redact=redact,
+            tracebacks=tracebacks,
         )
     )
 
@@ -215,9 +241,22 @@ def _as_embedding(embed: Embed | Embedding | None, *, awaited: bool) -> Embeddin
 
 
 def open_backend(
-    url: str | os.PathLike[str] | Backend, durability: Durable | None = None, *, create: bool = True
+    url: str | os.PathLike[str] | Backend,
+    durability: Durable | None = None,
+    *,
+    create: bool = True,
+    timeout: float | None = None,
 ) -> Backend:
     """Open the backend that a URL names. Each backend is imported only when it is used."""
+    url, timeout = split_timeout(url, timeout)
+    url, _ = split_tracebacks(url, None)
+    with deadline.until(deadline.start(timeout)):
+        return _open_backend(url, durability, create, timeout)
+
+
+def _open_backend(
+    url: str | os.PathLike[str] | Backend, durability: Durable | None, create: bool, timeout: float
+) -> Backend:
     if isinstance(url, os.PathLike):
         return _open_sqlite(os.fspath(url), durability or "disk", create)
     if not isinstance(url, str):
@@ -236,13 +275,14 @@ def open_backend(
         url, chosen = _split_durability(f"{scheme}:{rest}", durability)
         module, name = _SERVER_BACKENDS[scheme]
         kind = getattr(import_module(f".backends.{module}", __package__), name)
-        return cast("Backend", kind(url, durability=chosen, create=create))
+        return cast("Backend", kind(url, durability=chosen, create=create, timeout=timeout))
     if scheme in ("sqlite", "file") and rest.startswith("///"):
         rest, chosen = _split_durability(rest, durability)
         if len(rest) > 3 and not set("?#") & set(rest):
             return _open_local(scheme, rest, chosen, create)
     if scheme in ("memory", "sqlite", "file") and set("?#") & set(rest):
-        exception = "" if scheme == "memory" else " but 'durability'"
+        names = ["'timeout'", "'tracebacks'", *(["'durability'"] if scheme != "memory" else [])]
+        exception = f" except {', '.join(names[:-1])} and {names[-1]}"
         raise InvalidURL(
             f"a {scheme}:// URL takes no options{exception};"
             " write a '?' or '#' in a path as %3F or %23"
@@ -258,6 +298,7 @@ def _open_local(scheme: str, rest: str, durability: Durable, create: bool) -> Ba
 
     if scheme == "sqlite":
         return _open_sqlite(unquote(rest[3:]), durability, create)
+    _check_platform()
     from .backends.files import FilesBackend
 
     path = unquote(rest[2:])
@@ -267,6 +308,7 @@ def _open_local(scheme: str, rest: str, durability: Durable, create: bool) -> Ba
 
 
 def _open_sqlite(path: str, durability: Durable, create: bool) -> Backend:
+    _check_platform()
     from .backends.sqlite.backend import SQLiteBackend
 
     if not path or path == ":memory:":
@@ -281,6 +323,15 @@ def _open_sqlite(path: str, durability: Durable, create: bool) -> Backend:
     if not create and not _is_file_store(path):
         raise _no_store(path)
     return SQLiteBackend(path, durability=_check_local(durability))
+
+
+def _check_platform() -> None:
+    """Refuse stores on disk where file locks and permissions don't work as on Linux and macOS."""
+    if find_spec("fcntl") is None:
+        raise OSError(
+            "stores on disk need Linux or macOS; on Windows, run Python in WSL 2, or use memory://"
+            " for tests"
+        )
 
 
 def _no_store(path: str) -> NotSetUp:
@@ -301,6 +352,41 @@ def _split_durability(url: str, keyword: Durable | None) -> tuple[str, Durable]:
     return url, cast("Durable", option)
 
 
+def split_timeout(
+    url: str | os.PathLike[str] | Backend, keyword: float | timedelta | None
+) -> tuple[str | os.PathLike[str] | Backend, float]:
+    """Return the URL without its option `timeout`, and the timeout from it or `keyword`."""
+    option = None
+    if isinstance(url, str) and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", url):
+        url, option = pop_option(url, "timeout")
+    if option is None:
+        return url, DEFAULT_TIMEOUT if keyword is None else check_seconds(
+            keyword, "timeout", MIN_TIMEOUT
+        )
+    if keyword is not None:
+        raise InvalidURL("the timeout is set in the URL and as a keyword; give only one of them")
+    try:
+        return url, check_seconds(float(option), "timeout", MIN_TIMEOUT)
+    except ValueError:
+        raise InvalidURL(
+            "the option 'timeout' of the URL must be a number of seconds, at least 0.1"
+        ) from None
+
+
+def split_tracebacks(
+    url: str | os.PathLike[str] | Backend, keyword: bool | None
+) -> tuple[str | os.PathLike[str] | Backend, bool]:
+    """Return the URL without its option `tracebacks`, and whether to store tracebacks."""
+    option = None
+    if isinstance(url, str) and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", url):
+        url, option = pop_option(url, "tracebacks")
+    if option is None:
+        return url, keyword is not False
+    if keyword is not None:
+        raise InvalidURL("the URL has an option 'tracebacks' already; give only one of them")
+    return url, read_bool_option({"tracebacks": option}, "tracebacks", True)
+
+
 def _check_local(durability: Durable) -> Literal["disk", "process"]:
     if durability == "memory":
         raise ValueError("durability='memory' is for redis://; for a store in memory use memory://")
@@ -308,10 +394,10 @@ def _check_local(durability: Durable) -> Literal["disk", "process"]:
 
 
 def _is_file_store(path: str) -> bool:
-    """Return whether there is an SQLite file. An empty one is left by a process killed early."""
+    """Return whether the file exists and isn't empty. A process killed early leaves it empty."""
     return os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def _is_folder_store(path: str) -> bool:
-    """Return whether there is a directory that Holdfast has marked as its own."""
+    """Return whether the directory has the marker file that Holdfast writes."""
     return _is_file_store(os.path.join(path, "holdfast.json"))

@@ -8,10 +8,12 @@
     │   ├── LeaseHeld          another process has the turn or the lease; wait, or retry later
     │   ├── LeaseLost          another process took over the lease; nothing was written
     │   ├── SourceChanged      a file changed while it was read; nothing was attached
+    │   ├── WaitTimeout        the task has not ended in time; it continues
     │   └── OutcomeUnknown     the response was lost; retry with the same id to resolve it
     ├── NeedsHuman         a person has to decide or change something
     │   ├── AccessDenied       authentication failed, or a privilege is missing
     │   ├── AlreadyAnswered    the question has an answer already
+    │   ├── AlreadyResolved    the step was resolved already
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
     │   ├── InvalidKey         the given key is not valid
@@ -25,6 +27,7 @@
     │   ├── ReplayMismatch     the call differs from what the task or step has recorded
     │   ├── StepInDoubt        a step was started, and its outcome is unknown
     │   ├── TaskEnded          the task has ended; it takes no new steps
+    │   ├── TaskTimeout        the time limit of the task is over; it has failed
     │   ├── UnsupportedFilesystem  a network file system, where locks are not reliable
     │   ├── UnsupportedServer  the server cannot guarantee the requested durability
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
@@ -47,7 +50,7 @@
     ├── NotDone            for you to raise: the step certainly had no effect
     ├── BudgetExceeded     the messages exceed max_tokens, or a task exceeded its budget
     ├── AlreadyExists      the id is taken
-    ├── NotFound           there is no such thing, or no such version of it
+    ├── NotFound           there is no stream, task, memory or version with this name
     └── StoreClosed        the store was closed
 
     Suspended              not an error: the task waits, and this run of it ends
@@ -69,7 +72,18 @@ def format_owner(owner: str) -> str:
 
 
 class HoldfastError(Exception):
-    """Base of all errors raised by Holdfast."""
+    """Base of all errors raised by Holdfast. Tracebacks name the section of the docs about it."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # Python 3.11 and newer print it below the message. `str(error)` is the message alone.
+        self.__notes__ = [f"See {self.help_page()}"]
+
+    @classmethod
+    def help_page(cls) -> str:
+        """Return the page and section of the documentation that explain this error."""
+        known = next(base for base in cls.__mro__ if base.__module__ == __name__)
+        return f"docs/reference/errors.md#{known.__name__.lower()}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception's own cannot copy or pickle errors whose __init__ takes keywords.
@@ -129,7 +143,7 @@ class OutcomeUnknown(Retryable):
 
 
 class LeaseHeld(Retryable):
-    """Another process has the turn or the lease: `owner`, until `until` unless it renews it."""
+    """Another process has the turn or the lease: `owner`, until `until` unless it renews."""
 
     def __init__(self, stream: str, *, owner: str, until: float) -> None:
         super().__init__(
@@ -158,6 +172,17 @@ class SourceChanged(Retryable):
         self.task, self.name = task, name
 
 
+class WaitTimeout(Retryable, TimeoutError):
+    """The task has not ended within the `timeout` of `store.wait`. It continues.
+
+    `status` is its status at that time.
+    """
+
+    def __init__(self, task: str, *, status: str) -> None:
+        super().__init__(f"{task} has not ended in time (status: {status}); wait again, or longer")
+        self.task, self.status = task, status
+
+
 class AccessDenied(NeedsHuman):
     """Authentication failed, or the user lacks a privilege that Holdfast needs."""
 
@@ -171,6 +196,32 @@ class AlreadyAnswered(NeedsHuman):
             f"{question!r} of {task} was already answered{author}; the first answer counts"
         )
         self.task, self.question, self.by = task, question, by
+
+
+class AlreadyResolved(NeedsHuman):
+    """The step was resolved before, and the first resolution counts. Nothing was written.
+
+    `how` is "result" (it was done) or "retry" (it had to run again), `by` is who resolved it, and
+    `at` is when. With `used`, the task has continued since, and it is too late to override.
+    """
+
+    def __init__(
+        self, task: str, *, step: str, how: str, by: str | None, at: float, used: bool
+    ) -> None:
+        author = f" by {by!r}" if by else ""
+        when = to_datetime(at)
+        said = "run it again" if how == "retry" else "it was done"
+        remedy = (
+            "it is too late to override that: the task has continued since"
+            if used
+            else "override=True (or --override) replaces that, until the task continues"
+        )
+        super().__init__(
+            f"step {step!r} of {task} was already resolved{author} at"
+            f" {when:%Y-%m-%d %H:%M:%S} UTC ({said}); {remedy}"
+        )
+        self.task, self.step, self.how, self.by, self.at = task, step, how, by, when
+        self.used = used
 
 
 class Expired(NeedsHuman):
@@ -253,13 +304,22 @@ class ReadOnly(NeedsHuman):
 class ReplayMismatch(NeedsHuman):
     """The call differs from the record. Nothing was run or written.
 
-    `step` is None if the mismatch concerns the task itself.
+    `step` is None if the mismatch concerns the task itself. `recorded` is the step that this one
+    may be under another name.
     """
 
-    def __init__(self, task: str, *, step: str | None, what: str, hint: str) -> None:
+    def __init__(
+        self, task: str, *, step: str | None, what: str, hint: str, recorded: str | None = None
+    ) -> None:
         subject = f"step {step!r} of {task}" if step else task
-        super().__init__(f"{subject} is recorded with {what}; {hint}")
-        self.task, self.step, self.what = task, step, what
+        text = f"{subject} is recorded with {what}"
+        if recorded is not None:
+            text = (
+                f"{subject} has no record, and the recorded step {recorded!r} was not requested:"
+                " they may be the same step, which must not run twice"
+            )
+        super().__init__(f"{text}; {hint}")
+        self.task, self.step, self.what, self.recorded = task, step, what, recorded
 
 
 class StepInDoubt(NeedsHuman):
@@ -285,6 +345,20 @@ class TaskEnded(NeedsHuman):
             " start another task, fork this one, or delete it to reuse its id"
         )
         self.task, self.status = task, status
+
+
+class TaskTimeout(NeedsHuman, TimeoutError):
+    """The time limit of the task, `timeout` seconds since its first start, is over.
+
+    The task has failed. To let it continue, retry it: that restarts the time.
+    """
+
+    def __init__(self, task: str, *, timeout: float) -> None:
+        super().__init__(
+            f"{task} has not ended within its timeout of {timeout:g} s; to continue it, retry it"
+            " with a larger timeout="
+        )
+        self.task, self.timeout = task, timeout
 
 
 class UnsupportedFilesystem(NeedsHuman):
@@ -339,12 +413,18 @@ class CorruptRecord(DataProblem):
     """Stored bytes do not match their digest. They are reported, never returned as data."""
 
     def __init__(
-        self, stream: str, *, version: int | None = None, what: str, place: str | None = None
+        self,
+        stream: str,
+        *,
+        version: int | None = None,
+        what: str,
+        place: str | None = None,
+        rescue: str = "",
     ) -> None:
         at = f", {place}" if place else ""
         super().__init__(
             f"{_at_version(stream, version)} is damaged: {what}{at};"
-            " restore it from a backup or a copy"
+            f" restore it from a backup or a copy{rescue}"
         )
         self.stream, self.version, self.what, self.place = stream, version, what, place
 
@@ -462,18 +542,31 @@ class NoTask(HoldfastError):
 class StepFailed(HoldfastError):
     """A step raised an exception of `type` with `message`.
 
-    It is the same on the first run (which also has `__cause__`) and on replay.
+    It is the same on the first run (which also has `__cause__`) and on replay. `final` means that
+    the function ran and its result cannot be stored: nothing runs the step again by itself.
     """
 
     def __init__(
-        self, task: str, *, step: str, type: str, message: str, causes: tuple[str, ...] = ()
+        self,
+        task: str,
+        *,
+        step: str,
+        type: str,
+        message: str,
+        causes: tuple[str, ...] = (),
+        final: bool = False,
     ) -> None:
-        super().__init__(
-            f"step {step!r} of {task} failed with {type}" + (f": {message}" if message else "")
-        )
+        text = f"step {step!r} of {task} failed with {type}" + (f": {message}" if message else "")
+        if final:
+            text += (
+                "; it does not run again by itself: record its result with"
+                f" store.resolve(task_id, {step!r}, result=…), or change what the function returns"
+                " and use retry=True"
+            )
+        super().__init__(text)
         self.task, self.step, self.type, self.message = task, step, type, message
-        self.causes = causes
-        """The inner steps whose failure caused this one."""
+        self.causes, self.final = causes, final
+        """`causes` are the inner steps whose failure caused this one."""
 
 
 class ChildFailed(StepFailed):
@@ -494,7 +587,7 @@ class AlreadyExists(HoldfastError):
 
 
 class NotFound(HoldfastError):
-    """There is no such thing, or no such version of it."""
+    """There is no stream, task, memory or version with this name."""
 
 
 class StoreClosed(HoldfastError):
@@ -504,7 +597,7 @@ class StoreClosed(HoldfastError):
 class Suspended(BaseException):
     """The task waits for an answer, a signal, a time or a child, and this run of it ends.
 
-    Let it pass. It is not an `Exception`, so `except Exception` does not swallow it. Every later
+    Don't catch it. It is not an `Exception`, so `except Exception` does not swallow it. Every later
     call on the task raises it again. A waiting task has no lease owner: a worker, or the next
     caller that opens it, resumes it from here.
     """

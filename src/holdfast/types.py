@@ -1,4 +1,4 @@
-"""The types of returned objects (results, reports, parts of views), to annotate and test with.
+"""Types of returned objects (results, reports, parts of views), for annotations and type checks.
 
 The types that most applications use are in `holdfast` itself.
 """
@@ -13,16 +13,34 @@ if _typing.TYPE_CHECKING:
     from .admin.erasure import EraseResult
     from .admin.health import LeaseInfo
     from .admin.purge_expired import SparedStream, SweepResult, SweptStream
+    from .admin.repair import RepairResult
     from .admin.verify.report import StreamProblem, VerifyProgress, VerifyResult
-    from .backends import AppendResult
-    from .conversations import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
+    from .backends import AppendResult, CacheSize
+    from .conversations import (
+        ConversationView,
+        Draft,
+        DraftPiece,
+        ImportResult,
+        MessageEntry,
+        MessageProblem,
+    )
     from .encryption.rotation import RekeyResult
-    from .memory.model import MemoryStats
+    from .memory.model import EntityInfo, MemoryConflict, MemoryStats
     from .state.state import StateVersion
-    from .tasks import Drift, ModelInput, Note, PlanItem, StepProgress
+    from .tasks import (
+        Cancellation,
+        Drift,
+        FailureFrame,
+        ModelInput,
+        Note,
+        PlanItem,
+        RunningStep,
+        StepProgress,
+    )
     from .tasks.preview import Preview
     from .tasks.replay.recording import Divergence
     from .tasks.replay.replay import ReplayResult
+    from .worker.registry import WorkerInfo, WorkerTask
     from .worker.worker import RunResult
 
 __all__ = [
@@ -30,16 +48,22 @@ __all__ = [
     "AppendResult",
     "Audit",
     "AuditEntry",
+    "CacheSize",
+    "Cancellation",
     "ConversationView",
     "ConvertResult",
     "CopyProgress",
     "CopyResult",
     "Divergence",
     "Draft",
+    "DraftPiece",
     "Drift",
+    "EntityInfo",
     "EraseResult",
+    "FailureFrame",
     "ImportResult",
     "LeaseInfo",
+    "MemoryConflict",
     "MemoryStats",
     "MessageEntry",
     "MessageProblem",
@@ -48,8 +72,10 @@ __all__ = [
     "PlanItem",
     "Preview",
     "RekeyResult",
+    "RepairResult",
     "ReplayResult",
     "RunResult",
+    "RunningStep",
     "SparedStream",
     "StateVersion",
     "StepProgress",
@@ -58,6 +84,8 @@ __all__ = [
     "SweptStream",
     "VerifyProgress",
     "VerifyResult",
+    "WorkerInfo",
+    "WorkerTask",
 ]
 
 _LAZY_MODULES = {
@@ -65,16 +93,22 @@ _LAZY_MODULES = {
     "AppendResult": "backends",
     "Audit": "admin.audit",
     "AuditEntry": "admin.audit",
+    "CacheSize": "backends",
+    "Cancellation": "tasks",
     "ConversationView": "conversations",
     "ConvertResult": "admin.convert",
     "CopyProgress": "admin.copy.copy",
     "CopyResult": "admin.copy.copy",
     "Divergence": "tasks.replay.recording",
     "Draft": "conversations",
+    "DraftPiece": "conversations",
     "Drift": "tasks",
+    "EntityInfo": "memory.model",
     "EraseResult": "admin.erasure",
+    "FailureFrame": "tasks",
     "ImportResult": "conversations",
     "LeaseInfo": "admin.health",
+    "MemoryConflict": "memory.model",
     "MemoryStats": "memory.model",
     "MessageEntry": "conversations",
     "MessageProblem": "conversations",
@@ -83,8 +117,10 @@ _LAZY_MODULES = {
     "PlanItem": "tasks",
     "Preview": "tasks.preview",
     "RekeyResult": "encryption.rotation",
+    "RepairResult": "admin.repair",
     "ReplayResult": "tasks.replay.replay",
     "RunResult": "worker.worker",
+    "RunningStep": "tasks",
     "SparedStream": "admin.purge_expired",
     "StateVersion": "state.state",
     "StepProgress": "tasks",
@@ -93,6 +129,8 @@ _LAZY_MODULES = {
     "SweptStream": "admin.purge_expired",
     "VerifyProgress": "admin.verify.report",
     "VerifyResult": "admin.verify.report",
+    "WorkerInfo": "worker.registry",
+    "WorkerTask": "worker.registry",
 }
 
 

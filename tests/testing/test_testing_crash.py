@@ -88,7 +88,6 @@ def test_before_a_once_step_its_start_is_stored_so_that_it_is_in_doubt(ways: Way
     assert bank.paid == 0
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("writes", "stored"), [(1, ["look"]), (2, ["look", "pay"]), (3, ["look", "pay", "send"])]
 )

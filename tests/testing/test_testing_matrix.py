@@ -145,6 +145,71 @@ def test_an_agent_that_hangs_when_it_is_resumed_is_found() -> None:
     assert ["no end after 5 s" in violation.what for violation in report.violations] == [True]
 
 
+def test_of_an_agent_whose_result_varies_the_effects_are_compared() -> None:
+    assert testing.crash_matrix(agents.draws_lots, effects_only=True).ok
+    report = testing.crash_matrix(agents.draws_lots_and_charges, effects_only=True)
+    assert {violation.effect for violation in report.violations} == {"charged order 7"}
+
+
+def test_progress_is_told_for_each_point() -> None:
+    told: list[tuple[int, int]] = []
+    report = testing.crash_matrix(
+        agents.single_charge, points=4, progress=lambda done, of: told.append((done, of))
+    )
+    assert report.ok and told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+# -- the import ------------------------------------------------------------------------------------
+
+APP = """
+from pathlib import Path
+import threading
+import holdfast
+from holdfast import testing
+
+with open({log!r}, "a") as log:
+    log.write("imported\\n")
+{more}
+
+def agent(task):
+    task.step("charge", lambda: testing.effect("charged", key=holdfast.idempotency_key()))
+    return [task.step(name, str, name) for name in {names}]
+"""
+
+
+def imports(tmp_path: Path, more: str = "", names: str = "['a', 'b']") -> int:
+    """How often the matrix imports such an app."""
+    log, app = tmp_path / "log", tmp_path / "app.py"
+    app.write_text(APP.format(log=str(log), more=more, names=names))
+    report = testing.crash_matrix(f"{app}:agent", points=4)
+    assert report.ok and report.kills == 4, str(report)
+    return len(log.read_text().splitlines())
+
+
+def test_an_application_is_imported_twice_and_not_by_each_process(tmp_path: Path) -> None:
+    assert imports(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "import socket; socket = socket.socket()",
+        "Path('state').write_text('x')",
+        "testing.effect('told', key='once')",
+    ],
+)
+def test_an_import_that_a_fork_could_not_share_is_done_by_each_process(
+    tmp_path: Path, more: str
+) -> None:
+    assert imports(tmp_path, more) >= 2 + 2 * 4
+
+
+def test_an_order_that_another_process_would_not_repeat_is_found(tmp_path: Path) -> None:
+    with pytest.raises(testing.MatrixError, match="two runs without a crash differ"):
+        imports(tmp_path, names="{'apple', 'banana', 'cherry', 'damson', 'elder'}")
+
+
 def entered(step: str, mode: str = "", what: str = "entered") -> dict[str, Any]:
     return {"what": what, "task": "matrix", "step": step, "mode": mode}
 
@@ -215,11 +280,17 @@ def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> Non
     good = run("crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1")
     assert (good.exit_code, good.stdout) == (
         0,
-        "crash matrix of matrix-claims on sqlite: killed at 1 of 1 points, 0 violations\n",
+        "crash matrix of matrix-claims on sqlite: killed at 1 of 1 point, 0 violations\n",
     )
+    assert good.stderr == "running the agent twice without a kill\nkilled at 1 of 1 points\n"
     bad = run("crashtest", f"{AGENTS}:double_charge", "--points", "5")
     assert bad.exit_code == 1
     assert "'charged order 7' happened 2 times, expected 1" in bad.stdout
+    assert bad.stdout.splitlines()[0].endswith(" points, 1 violation")
+    varied = run("crashtest", f"{AGENTS}:draws_lots", "--points", "3")
+    assert varied.exit_code == 1
+    assert varied.stderr.endswith("or compare effects only (--effects-only)\n")
+    assert run("crashtest", f"{AGENTS}:draws_lots", "--effects-only").exit_code == 0
     failed = run("crashtest", f"{AGENTS}:waits", "--answer", "payout=true")
     assert failed.exit_code == 1
     assert "waits for 'confirmed'" in failed.stderr

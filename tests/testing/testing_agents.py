@@ -142,6 +142,12 @@ def draws_lots(task: Task) -> float:
     return random.random()
 
 
+def draws_lots_and_charges(task: Task) -> float:
+    """Its result varies, and it charges twice if it dies after the charge."""
+    task.step("pay", charge, 7)
+    return task.step("draw", random.random)
+
+
 def waits(task: Task) -> dict[str, Any]:
     """Waits for a person, for a signal and for tomorrow."""
     approved = task.ask("payout", "Pay it?", {"amount": 120}, returns=bool)

@@ -34,9 +34,40 @@ from helpers.typed_values import (
 )
 from holdfast.errors import NotSerializable, TooLarge
 from holdfast.log.codec import MAX_DEPTH, Undecodable, decode, decode_as, encode, encode_as
+from holdfast.log.codec.read_only import freeze
 from holdfast.log.codec.walk import format_path
+from holdfast.redact import Redactor
 
 # --- without a declared type ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@unhurried
+@given(natives)
+def test_a_read_only_value_is_equal_and_stored_as_a_plain_one(value: Any) -> None:
+    frozen = freeze(value, "no")
+    assert frozen == value
+    for given_, plain in ((frozen, value), ([frozen], [value])):
+        raw = encode(given_)
+        assert raw == encode(plain) and same(decode(raw), plain)
+        assert encode_as(given_, object) == raw
+    if isinstance(value, dict):
+        assert encode_as(frozen, dict[str, Any]) == encode(value)
+
+
+def test_a_read_only_value_has_the_same_limits_and_refusals_as_a_plain_one() -> None:
+    with pytest.raises(NotSerializable, match=r"\$\.a\[1\]"):
+        encode(freeze({"a": [1, {2}]}, "no"))
+    with pytest.raises(TooLarge):
+        encode(freeze({"a": "x" * 100}, "no"), max_bytes=100)
+    with pytest.raises(TooLarge):
+        encode(freeze(nested(MAX_DEPTH + 1), "no"))
+
+
+def test_what_is_secret_in_a_read_only_value_is_redacted() -> None:
+    secret = {"password": "hunter2hunter2", "list": ["ann@example.com"]}
+    redacted = Redactor().value(freeze([secret], "no"))
+    assert redacted == Redactor().value([secret]) != [secret]
 
 
 @pytest.mark.slow

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from holdfast.backends import HeadFields
-from holdfast.errors import LeaseLost, NeedsHuman, StepInDoubt, Suspended, Unavailable
+from holdfast.errors import (
+    LeaseLost,
+    NeedsHuman,
+    NotSerializable,
+    StepInDoubt,
+    Suspended,
+    Unavailable,
+)
 from holdfast.tasks.ending import RECHECK_SECONDS, Ending, RunFacts, decide_ending
 
 NOW, LATER = 1000.0, 2000.0
@@ -52,6 +59,24 @@ def waits(task: str) -> Suspended:
             {"by_worker": True, "retry_at": LATER},
             Ending("failed", "failed"),
             id="a human must act",
+        ),
+        pytest.param(
+            NotSerializable("$", "x"),
+            {"by_worker": True, "retry_at": LATER},
+            Ending("failed", "failed"),
+            id="a value cannot be stored",
+        ),
+        pytest.param(
+            ValueError(),
+            {"by_worker": True, "retry_at": LATER, "final": True},
+            Ending("failed", "failed"),
+            id="a step failed for good",
+        ),
+        pytest.param(
+            ValueError(),
+            {"before": SCHEDULED, "has_agent": True, "final": True},
+            Ending("failed", "failed"),
+            id="a step failed for good, scheduled for a worker",
         ),
         pytest.param(
             asyncio.CancelledError(), {}, Ending("left", "pending"), id="cancelled in a script"

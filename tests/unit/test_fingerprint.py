@@ -4,16 +4,19 @@ in the way."""
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import threading
-from collections import OrderedDict, namedtuple
-from collections.abc import Iterator
+from collections import OrderedDict, deque, namedtuple
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
+from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +27,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks.steps.fingerprints import code_digest, fingerprint
+from holdfast.tasks.steps.identity import code_digest, fingerprint, fingerprint_by_field
 
 SALT = b"salt"
 
@@ -127,6 +130,172 @@ def test_equal_values_have_equal_fingerprints_and_others_have_others(
     assert print_of(x=value) != print_of(x=other)
 
 
+# -- equal data, whatever carries it ---------------------------------------------------------------
+
+
+@dataclass
+class ClaimDataclass:
+    q: str
+    n: float
+    lines: list[Any]
+
+
+@dataclass(slots=True)
+class ClaimSlots:
+    lines: list[Any]
+    n: float
+    q: str
+
+
+class ClaimStruct(msgspec.Struct):
+    n: float
+    q: str
+    lines: list[Any]
+
+
+class ClaimModel(pydantic.BaseModel):
+    n: float
+    lines: list[Any]
+    q: str
+
+
+class ClaimRenamed(msgspec.Struct, rename={"question": "q"}):
+    question: str
+    n: float
+    lines: list[Any]
+
+
+class ClaimAliased(pydantic.BaseModel):
+    question: str = pydantic.Field(alias="q")
+    n: float
+    lines: list[Any]
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def long(self) -> str:
+        return self.question * 2
+
+
+class ClaimView(Mapping[str, Any]):
+    """A mapping that is no dict."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+CARRIERS: list[Callable[..., Any]] = [
+    dict,
+    OrderedDict,
+    lambda **fields: MappingProxyType(fields),
+    ClaimView,
+    ClaimDataclass,
+    ClaimSlots,
+    ClaimStruct,
+    ClaimModel,
+    lambda q, n, lines: ClaimRenamed(q, n, lines),
+    lambda **fields: ClaimAliased(**fields),
+]
+
+
+class Text(str):
+    """Text with a name of its own."""
+
+
+class Word(str, Enum):
+    RED = "red"
+
+
+class Level2(Enum):
+    PAIR = (1, 2)
+
+
+SAME: list[tuple[Any, ...]] = [
+    ([1, "a"], (1, "a"), Pair(1, "a"), deque([1, "a"])),
+    ("red", Colour.RED, Word.RED, Text("red")),
+    (1, Level.LOW, np.int64(1), 1.0, np.float64(1)),
+    (True, np.bool_(True)),
+    (1.5, np.float32(1.5)),
+    ([1, 2], Level2.PAIR),
+    ("1.10", Decimal("1.10")),
+    (str(UUID(int=1)), UUID(int=1)),
+    ("/a/b", Path("/a/b"), PurePosixPath("/a/b")),
+    ("10.0.0.1", ip_address("10.0.0.1")),
+    (b"ab", bytearray(b"ab"), memoryview(b"ab")),
+    ({"red": 1}, {Word.RED: 1}, {Text("red"): 1}),
+]
+
+
+@pytest.mark.parametrize("same", SAME, ids=lambda same: repr(same[0]))
+def test_equal_values_are_equal_whatever_their_type(same: tuple[Any, ...]) -> None:
+    lock = threading.Lock()
+    for wrap in (lambda x: x, lambda x: [{"deep": x}], lambda x: ClaimDataclass("q", 1, [x])):
+        assert len({print_of(wrap(value)) for value in same}) == 1
+        assert len({print_of(wrap(value), lock) for value in same}) == 1, "also the slow way"
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_equal_fields_are_equal_whatever_carries_them(carrier: Callable[..., Any]) -> None:
+    for lines in ([], [1], [Decimal("1.0"), {"x": (AT, None)}], [2**70], ["\ud800"], [{1: 2}]):
+        claim = {"q": "a", "n": 3, "lines": lines}
+        for wrap in (lambda x: x, lambda x: [x], lambda x: {"claim": x}):
+            assert print_of(wrap(carrier(**claim))) == print_of(wrap(claim))
+            assert print_of(wrap(carrier(**claim)), object()) == print_of(wrap(claim), object())
+            for other in ({"q": "b"}, {"n": 4}, {"lines": [7]}):
+                assert print_of(wrap(carrier(**{**claim, **other}))) != print_of(wrap(claim))
+
+
+@pytest.mark.slow
+@given(
+    st.fixed_dictionaries(
+        {
+            "q": st.text(st.characters()),
+            "n": st.integers(-(2**53), 2**53) | st.floats(allow_nan=False),
+            "lines": st.lists(st.deferred(lambda: values), max_size=3),
+        }
+    ),
+    st.sampled_from(CARRIERS),
+    st.booleans(),
+)
+def test_no_value_tells_its_carrier(
+    fields: dict[str, Any], carrier: Callable[..., Any], slow: bool
+) -> None:
+    try:
+        carried = carrier(**fields)
+    except pydantic.ValidationError:  # text with half a surrogate pair
+        return
+    more = (threading.Lock(), {1: 2}) if slow else ()
+    assert print_of(carried, *more) == print_of(fields, *more)
+    assert print_of([carried], x=carried) == print_of([fields], x=fields)
+
+
+def test_a_named_tuple_is_its_tuple_and_by_field_the_dict_it_replaces() -> None:
+    def by_field(*args: Any) -> str | None:
+        return fingerprint_by_field(SALT, args, {})
+
+    assert print_of(Pair(1, 2)) == print_of((1, 2))
+    assert by_field(Pair(1, 2)) == print_of({"a": 1, "b": 2})
+    assert by_field([{"x": Pair(1, [Pair(2, 3)])}]) == print_of(
+        [{"x": {"a": 1, "b": [{"a": 2, "b": 3}]}}]
+    )
+    assert by_field((1, 2), {"a": 1}) is None
+
+
+def test_what_one_argument_is_does_not_change_the_form_of_another() -> None:
+    part = {"b": ["text", 1.5, None, {"set": {"y", "x"}}], "a": Order(1, {"t"})}
+    for odd in (2**70, "\ud800", {1: 2}, {3, "a"}):
+        assert print_of([part, odd]) == print_of([dict(reversed(part.items())), odd])
+        assert print_of([part, odd]) != print_of([{**part, "a": Order(2, {"t"})}, odd])
+
+
 def test_what_is_given_where_makes_a_difference() -> None:
     prints = [
         print_of(1, 2),
@@ -223,14 +392,14 @@ def test_the_salt_makes_another_fingerprint_and_the_value_is_not_in_it() -> None
 @pytest.mark.slow
 def test_another_process_makes_the_same_fingerprint() -> None:
     program = (
-        "from decimal import Decimal\nfrom holdfast.tasks.steps.fingerprints import fingerprint\n"
+        "from decimal import Decimal\nfrom holdfast.tasks.steps.identity import fingerprint\n"
         "print(fingerprint(b'salt', ({'b', 'a', 'c'}, {'x': {'z', 'y'}}, Decimal('1.0'), 2**70, "
         "object()), {'k': [1.5]}))"
     )
     found = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
@@ -329,14 +498,14 @@ def test_the_code_of_a_wrapper_is_that_of_what_it_wraps() -> None:
 @pytest.mark.slow
 def test_the_digest_of_sets_in_code_is_the_same_in_every_process() -> None:
     program = (
-        "from holdfast.tasks.steps.fingerprints import code_digest\n"
+        "from holdfast.tasks.steps.identity import code_digest\n"
         "def f(x): return x in {'a', 'b', 'c', 'd', 'e'}\n"
         "print(code_digest(f))"
     )
     found = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
         ).stdout

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.memory.duplicates.find import Verdict, compare_texts, compute_signature
-from holdfast.memory.duplicates.typos import is_typo
+from holdfast.memory.duplicates import Verdict, compare_texts, compute_signature
 
 
 def verdict(new: str, old: str) -> Verdict | None:
@@ -61,9 +60,6 @@ SAME = [
 # Most of these are one fact. Some are not, and a rule that knew which would have to know all words.
 ALIKE = [
     ("Alice prefers quarterly invoices", "Alice prefers quartelry invoices"),
-    ("Alice prefers quarterly invoices by post", "Alice prefers quartrly invoices by post"),
-    ("Alice prefers quarterly invoices by post", "Alice prefers quarerly invoices by post"),
-    ("Alice prefers quarterly invoices by post", "Alice prefers quarterly invouces by post"),
     ("Alice prefers invoices by post before noon", "Alice prefers invoices by post before onon"),
     ("Alice keeps the team in the loop", "Alice keeps teh team in the loop"),
     ("Alice keeps the team in the loop", "Alice keeps the taem in the loop"),
@@ -73,19 +69,17 @@ ALIKE = [
     ("Ann is on the board of Acme", "Ann is on board of Acme"),
     ("The API key of GitHub is in the vault", "the api key of github is in the vault"),
     (
-        "Ann keeps the signed contracts in the blue folder",
-        "Ann keeps the signed contacts in the blue folder",
-    ),
-    (
         "The nightly job was retried by the scheduler",
         "The nightly job was retired by the scheduler",
     ),
+    ("They filed a complaint about the vendor", "They filed a compliant about the vendor"),
+    ("They are united in the office", "They are untied in the office"),
+    ("The sign is on the door of the shop", "The sing is on the door of the shop"),
     ("Ann sent Bob a plate from China", "Ann sent Bob a plate from china"),
     ("Node.js needs 5 mW on eu-west-7", "NODE.JS NEEDS 5 MW ON EU-WEST-7"),
     ("The token of Bob is Ab12", "The Token Of Bob Is AB12"),
     ("The worker of UTC+7 runs on Node.js", "the worker of utc+7 runs on node.js"),
     ("Ask IT for help with the laptop", "ASK IT FOR HELP WITH THE LAPTOP"),
-    ("Bob is waiting for his medication", "Bob is waiting for his mediation"),
 ]
 APART = [
     # numbers, units, amounts
@@ -165,15 +159,20 @@ APART = [
     ("The office opens on Monday", "The office opens on Monday morning"),
     ("The invoices are paid", "The invoices from Acme are paid"),
     # one letter
+    ("Alice prefers quarterly invoices by post", "Alice prefers quartrly invoices by post"),
+    ("Alice prefers quarterly invoices by post", "Alice prefers quarerly invoices by post"),
+    ("Alice prefers quarterly invoices by post", "Alice prefers quarterly invouces by post"),
+    (
+        "Ann keeps the signed contracts in the blue folder",
+        "Ann keeps the signed contacts in the blue folder",
+    ),
+    ("Bob is waiting for his medication", "Bob is waiting for his mediation"),
     ("Alice is sending money to Bob", "Alice is spending money on Bob"),
     ("Alice is sending the money for Bob", "Alice is spending the money for Bob"),
     ("The plan was adopted by the board", "The plan was adapted by the board"),
-    ("They filed a complaint about the vendor", "They filed a compliant about the vendor"),
-    ("They are united in the office", "They are untied in the office"),
     ("she met karina at the pottery class", "she met katrina at the pottery class"),
     ("she met christina at the pottery class", "she met christiana at the pottery class"),
     ("Alice pays quarterly instalments by post", "Alice pays quarerly instalents by post"),
-    ("The sign is on the door of the shop", "The sing is on the door of the shop"),
     ("The valve is on in the cellar of Bob", "The valve is no in the cellar of Bob"),
     ("The code of the lock is 4 711 now", "The code of the lock is 47 11 now"),
     ("The code of the lock is x 1 now", "The code of the lock is1 x now"),
@@ -250,13 +249,13 @@ APART = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_texts_that_say_the_same(one: str, other: str) -> None:
     assert verdict(one, other) == verdict(other, one) == "same"
-    assert set(compute_signature(one).keys) & set(compute_signature(other).keys)
+    assert compute_signature(one).key == compute_signature(other).key
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE)
 def test_texts_that_look_alike(one: str, other: str) -> None:
     assert verdict(one, other) == verdict(other, one) == "alike"
-    assert set(compute_signature(one).keys) & set(compute_signature(other).keys)
+    assert compute_signature(one).key == compute_signature(other).key
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
@@ -265,39 +264,20 @@ def test_texts_that_say_two_things(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("text", [pair[0] for pair in SAME + ALIKE + APART])
-def test_there_are_few_keys_and_they_are_short(text: str) -> None:
-    keys = compute_signature(text).keys
-    assert len(keys) in (1, 3)
-    assert all(re.fullmatch("[0-9a-f]{12}", key) for key in keys)
+def test_a_key_is_short(text: str) -> None:
+    assert re.fullmatch("[0-9a-f]{12}", compute_signature(text).key)
 
 
-def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
-    for slip in (
-        "quartelry",
-        "uqarterly",
-        "quarterl",
-        "quarerly",
-        "quarteerly",
-        "quatterly",
-        "quarterky",
-    ):
-        assert is_typo("quarterly", slip) == is_typo(slip, "quarterly")
-    assert [
-        is_typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")
-    ] == [True] * 4
-    assert not any(
-        is_typo("quarterly", slip)
-        for slip in ("quarterlt", "quaxterly", "wuarterly", "uarterly", "quartely5", "quarterl")
-    )
-    assert [is_typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [
-        True,
-        True,
-        False,
-    ]
-    assert not any(
-        is_typo(*pair.split("/"))
-        for pair in ("form/from", "no/on", "ann/nan", "worked/worker", "dairies/diaries")
-    )
+def test_a_slip_is_two_letters_swapped() -> None:
+    def slip(word: str, other: str) -> Verdict | None:
+        return verdict(
+            f"we met before {word} in the office", f"we met before {other} in the office"
+        )
+
+    for pair in ("team/taem", "for/fro", "quarterly/quartelry", "quarterly/uqarterly"):
+        assert slip(*pair.split("/")) == "alike", pair
+    for pair in ("no/on", "ann/nan", "who/how", "quarterly/quarerly", "quarterly/quatterly"):
+        assert slip(*pair.split("/")) is None, pair
 
 
 # -- laws ------------------------------------------------------------------------------------------
@@ -335,7 +315,7 @@ PAIR = alike() | st.tuples(LOOSE, LOOSE)
 def test_whatever_is_accepted_can_be_looked_up(pair: tuple[str, str]) -> None:
     new, old = map(compute_signature, pair)
     if compare_texts(new, old):
-        assert set(new.keys) & set(old.keys)
+        assert new.key == old.key
 
 
 @given(PAIR)
@@ -405,7 +385,6 @@ def test_any_text_has_a_signature(one: str, other: str) -> None:
 def test_any_amount_of_anything_has_a_signature(piece: str, length: int) -> None:
     known = compute_signature(piece * (length // len(piece)))
     assert compare_texts(known, known) == "same"
-    assert len(known.keys) <= 3
 
 
 def test_a_document_is_known_by_its_letters_only() -> None:

@@ -43,7 +43,7 @@ def memory_of(
     return MemoryItem(
         id="1", text=text, variants=variants, at=T, first_at=T, source=source, sources=(), tags=(),
         meta={}, author=author,
-        importance=0.5, subject=None, expires_at=None, mentions=1,
+        importance=0.5, subject=None, expires_at=None, mentions=1, told_at=T,
     )  # fmt: skip
 
 
@@ -95,6 +95,8 @@ def assert_quoted(line: str) -> None:
 @example([("❤" + "\ufe0f" * 9, "a\u200d\u200db", "model", ["\u200c"])])
 @example([("1\ufe0f\u20e3 2\ufe0f", None, "model", [])])
 @example([('short”: "and then', None, 'web"', [])])
+@example([("⚑\u200c˝", "⚑\u200c˝", "ک\u200cʺ", [])])
+@example([("a", "x" * 194 + "ک\u200cک" * 3, "x" * 195 + "ک\u200cک" * 3, [])])
 def test_no_text_of_a_memory_leaves_its_quotation_or_hides_in_it(told: list[Any]) -> None:
     memories = [
         memory_of(text, source, author, *variants) for text, source, author, variants in told

@@ -16,7 +16,7 @@ from holdfast.log.operations.blobs import delete_blobs, get_blob, put_blob
 from holdfast.log.operations.stream_ops import append_events, delete_stream
 
 KEY = StreamKey("t", "stream", "s")
-LIFE = b"i".hex() * 16
+INCARNATION = b"i".hex() * 16
 STAMP = AppendContext(7 << 80 | 7 << 76, 1.5, "req-1")
 
 
@@ -72,28 +72,30 @@ def test_large_data_is_stored_as_a_blob_before_the_event_that_names_it() -> None
 
 def test_a_blob_that_is_already_there_is_not_stored_again() -> None:
     key = StreamKey("t", "blob", "x")
-    requests, blob = feed(put_blob(KEY, LIFE, b"v" * 100, STAMP), head_of(key))
+    requests, blob = feed(put_blob(KEY, INCARNATION, b"v" * 100, STAMP), head_of(key))
     assert len(requests) == 1 and blob.size == 100
 
 
 def test_a_blob_stored_by_somebody_else_in_the_meantime_is_fine() -> None:
-    _, blob = feed(put_blob(KEY, LIFE, b"v", STAMP), None, Conflict("blob", expected=0, actual=1))
+    _, blob = feed(
+        put_blob(KEY, INCARNATION, b"v", STAMP), None, Conflict("blob", expected=0, actual=1)
+    )
     assert blob.size == 1
 
 
 def test_a_blob_that_does_not_match_its_digest_is_reported() -> None:
-    operation = get_blob(KEY, Blob("0" * 64, 3, LIFE))
+    operation = get_blob(KEY, Blob("0" * 64, 3, INCARNATION))
     with pytest.raises(CorruptRecord, match="missing or altered"):
         feed(operation, [Record(1, b"", b"", b"\0abc")], head_of(KEY))
 
 
 def test_a_blob_that_went_with_its_stream_is_not_called_damage() -> None:
     with pytest.raises(Unavailable, match="deleted during the read"):
-        feed(get_blob(KEY, Blob("0" * 64, 3, LIFE)), [], None)
+        feed(get_blob(KEY, Blob("0" * 64, 3, INCARNATION)), [], None)
 
 
 def test_blobs_are_read_page_by_page() -> None:
-    _, blob = feed(put_blob(KEY, LIFE, b"abcdef", STAMP), head_of(KEY))
+    _, blob = feed(put_blob(KEY, INCARNATION, b"abcdef", STAMP), head_of(KEY))
     _, value = feed(
         get_blob(KEY, blob), [Record(1, b"", b"", b"\0abc")], [Record(2, b"", b"", b"\0def")]
     )
@@ -101,12 +103,12 @@ def test_blobs_are_read_page_by_page() -> None:
 
 
 def test_only_blobs_of_the_owner_are_deleted() -> None:
-    _, blob = feed(put_blob(KEY, LIFE, b"mine", STAMP), head_of(KEY))
+    _, blob = feed(put_blob(KEY, INCARNATION, b"mine", STAMP), head_of(KEY))
     from holdfast.log.operations.blobs import blob_key
 
     mine = head_of(blob_key(KEY, blob))
     stranger = head_of(StreamKey("t", "blob", "z" * 70))
-    requests, count = feed(delete_blobs(KEY, LIFE), [mine, stranger], True)
+    requests, count = feed(delete_blobs(KEY, INCARNATION), [mine, stranger], True)
     assert count == 1
     assert [r.stream for r in requests if isinstance(r, ops.Delete)] == [mine.stream]
 
@@ -146,6 +148,8 @@ def test_a_deletion_that_lost_a_race_says_so_and_can_be_run_again() -> None:
 
 class Answering:
     """A handler that gives prepared answers."""
+
+    timeout = 30.0
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

@@ -53,7 +53,7 @@ def test_each_step_is_told_with_what_a_resume_would_do() -> None:
     }
     assert str(found) == """\
 task claims-42, failed
-  finished, kept           1  search
+  finished                 1  search
   run again                4  fetch, parse, read, send
   its check decides        1  pay
   in doubt                 1  book
@@ -61,8 +61,8 @@ task claims-42, failed
   not started              1  report
   no longer requested      1  old
   changed                  1  search (arguments)
-Resolve the steps in doubt: store.resolve(task, step, result=…), or retry=True if it was not done.
-The code has changed since: resume the task, fork it, or delete it."""  # fmt: skip
+Resolve each step in doubt: store.resolve(task, step, result=…), or retry=True if it was not done.
+The code has changed: resume the task, fork it, or delete it."""  # fmt: skip
 
 
 def test_a_running_step_is_told_as_if_its_process_died_now() -> None:
@@ -143,7 +143,7 @@ def test_of_an_ended_task_nothing_will_run(status: str) -> None:
 
 
 def test_a_task_without_steps_has_a_preview_too() -> None:
-    assert str(preview_resume(view_of(), {})) == "task claims-42, pending\n  nothing is recorded"
+    assert str(preview_resume(view_of(), {})) == "task claims-42, pending\n  no steps"
 
 
 def test_long_lists_are_counted_and_names_do_not_move_the_cursor() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from helpers.example_counts import examples
 from holdfast.errors import NotSerializable
 from holdfast.log.codec import Undecodable, decode, decode_as, encode, encode_as
-from holdfast.tasks.control.question_schema import find_mismatch, schema_of
+from holdfast.tasks.control.value_schema import find_mismatch, schema_of
 
 
 class Colour(Enum):

@@ -20,7 +20,7 @@ from holdfast.backends import StreamKey
 from holdfast.errors import CorruptRecord, UnsupportedVersion
 from holdfast.tasks.state import events as ev
 from holdfast.tasks.state.fold import TaskState, plan_step_paths
-from holdfast.tasks.steps.paths import StepPath, is_path, keyed_path, numbered_path, parse_path
+from holdfast.tasks.steps.identity import StepPath, is_path, keyed_path, numbered_path, parse_path
 
 KEY = StreamKey("default", "task", "t")
 
@@ -186,8 +186,8 @@ def test_the_order_in_which_parallel_steps_are_folded_makes_no_difference(
         queue = chooser.choice([queue for queue in queues if queue])
         stored.append((len(stored) + 1, *queue.pop(0)))
     whole = fold(stored)
-    # A holder folds its own appends when it hears of them: in order for each step, in any order
-    # across them.
+    # A lease owner folds its own appends when they are acknowledged: in order for each step, in any
+    # order across steps.
     heads, rest = stored[:2], stored[2:]
     by_step: dict[str, list[Any]] = {}
     for entry in rest:
@@ -347,7 +347,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("task.created", {"salt": 7, "ttl": None}),
     ("task.created", {"salt": "s", "ttl": "x"}),
     ("task.created", {"salt": "s", "ttl": None, "goal": ["x"]}),
-    ("task.claimed", {"holder": 7, "lease": 1}),
+    ("task.claimed", {"owner": 7, "lease": 1}),
     ("task.claimed", {}),
     ("task.planned", {"id": "p", "items": "text"}),
     ("task.planned", {"id": "p", "items": [7]}),
@@ -357,7 +357,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("task.planned", {"id": "p", "items": [None]}),
     ("task.decided", {"id": "n", "text": 7}),
     ("task.discovered", [1]),
-    ("task.left", {"unasked": 7}),
+    ("task.released", {"orphaned": 7}),
     ("task.failed", {"type": 1, "message": "x"}),
     ("task.cancelled", {"reason": 7}),
     ("task.branched", {"parent": "x"}),
@@ -371,7 +371,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("step.completed", {"step": "a", "attempt": "many"}),
     ("step.failed", {"step": "a", "causes": "b"}),
     ("step.progressed", {"step": "a", "done": "x"}),
-    ("step.settled", "text"),
+    ("step.resolved", "text"),
 ]
 
 
@@ -396,15 +396,15 @@ def test_an_event_of_an_unknown_type_asks_for_a_newer_version(memory: Store) -> 
 
 
 ODD: list[tuple[str, Any]] = [
-    ("task.claimed", {"holder": "a/b/c/d/e", "lease": -1e308}),
-    ("task.claimed", {"holder": "", "lease": 1}),
+    ("task.claimed", {"owner": "a/b/c/d/e", "lease": -1e308}),
+    ("task.claimed", {"owner": "", "lease": 1}),
     ("task.planned", {"id": "plan", "items": ["x", {"name": "x", "deep": deep(50)}]}),
     ("task.planned", {"id": "plan", "items": [{"name": "\u0000" + "n" * 5000}]}),
-    ("task.left", {"drift": [["a"], ["a", "b", "c", "d", "e"], ["s", "arguments", "x", "y"]]}),
-    ("task.left", {"unasked": ["no such step"]}),
+    ("task.released", {"drift": [["a"], ["a", "b", "c", "d", "e"], ["s", "arguments", "x", "y"]]}),
+    ("task.released", {"orphaned": ["no such step"]}),
     ("task.failed", {"type": "X", "message": "y", "steps": ["none", "a", "a#x"]}),
     ("task.finished", {"result": deep(80)}),
-    ("task.branched", {"parent": "nobody", "life": "x", "at": 99}),
+    ("task.branched", {"parent": "nobody", "incarnation": "x", "at": 99}),
     ("task.forked", {"child": "", "at": -1}),
     (
         "step.started",
@@ -413,13 +413,13 @@ ODD: list[tuple[str, Any]] = [
     ("step.started", {"step": "z", "mode": "once", "since": -1e300}),
     ("step.completed", {"step": "z"}),
     ("step.completed", {"step": "a", "how": "odd", "result": deep(80)}),
-    ("step.completed", {"step": "b", "blob": {"digest": "00", "size": -1, "life": "x"}}),
-    ("step.completed", {"step": "b", "blob": {"digest": "00", "size": 2**62, "life": "x"}}),
+    ("step.completed", {"step": "b", "blob": {"digest": "00", "size": -1, "incarnation": "x"}}),
+    ("step.completed", {"step": "b", "blob": {"digest": "00", "size": 2**62, "incarnation": "x"}}),
     ("step.progressed", {"step": "b", "cursor": deep(80)}),
     ("step.failed", {"step": "b", "causes": ["b", "b", "none"], "again": True}),
     ("step.failed", {"step": "b", "doubt": True, "error": None}),
-    ("step.settled", {"step": "a", "again": True}),
-    ("step.settled", {"step": "b%ZZ%FF"}),
+    ("step.resolved", {"step": "a", "again": True}),
+    ("step.resolved", {"step": "b%ZZ%FF"}),
 ]
 
 
@@ -451,20 +451,22 @@ def test_results_nested_too_deep_are_errors(memory: Store) -> None:
 
 def append_raw(store: Store, key: StreamKey, name: str, data: bytes) -> None:
     from holdfast.log import operations as ops
-    from holdfast.log.events import NewEvent
-    from holdfast.log.operations.stream_ops import append_events, new_append_context
+    from holdfast.log.events import NewEvent, new_append_context
+    from holdfast.log.operations.stream_ops import append_events
 
     ops.run(store._log, append_events(key, [NewEvent(name, data)], new_append_context()))
 
 
 def test_a_task_that_was_forked_from_itself_is_an_error(memory: Store) -> None:
-    planted(memory, "t", ("task.branched", {"parent": "t", "life": "x", "at": 1}), before=False)
+    planted(
+        memory, "t", ("task.branched", {"parent": "t", "incarnation": "x", "at": 1}), before=False
+    )
     head = memory._log.backend.head(memory.task("t")._key)
     assert head is not None
     planted(
         memory,
         "u",
-        ("task.branched", {"parent": "u", "life": head.incarnation.hex(), "at": 1}),
+        ("task.branched", {"parent": "u", "incarnation": head.incarnation.hex(), "at": 1}),
         before=False,
     )
     for name in ("t", "u"):
@@ -487,7 +489,7 @@ def test_a_ring_of_forks_comes_to_an_end(memory: Store) -> None:
     planted(
         memory,
         "p",
-        ("task.branched", {"parent": "one", "life": child.incarnation.hex(), "at": 1}),
+        ("task.branched", {"parent": "one", "incarnation": child.incarnation.hex(), "at": 1}),
         before=False,
     )
     assert everything(memory, "p")
@@ -498,13 +500,13 @@ def test_a_ring_of_forks_comes_to_an_end(memory: Store) -> None:
 def test_a_label_that_is_none_is_an_error_in_a_list(memory: Store) -> None:
     from holdfast.backends import HeadFields
     from holdfast.log import operations as ops
-    from holdfast.log.events import NewEvent
-    from holdfast.log.operations.stream_ops import append_events, new_append_context
+    from holdfast.log.events import NewEvent, new_append_context
+    from holdfast.log.operations.stream_ops import append_events
 
     for n, label in enumerate([b"text", b'{"goal": 7}', b"[" * 10_000, b"\xff"]):
         with memory.task("t") as task:
             task.step(f"{n}", lambda: 1)
-        event = NewEvent("task.renewed", b'{"holder":"x"}')
+        event = NewEvent("task.renewed", b'{"owner":"x"}')
         ops.run(
             memory._log,
             append_events(
@@ -522,11 +524,11 @@ def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(
 ) -> None:
     from holdfast.backends import HeadFields
     from holdfast.log import operations as ops
-    from holdfast.log.events import NewEvent
-    from holdfast.log.operations.stream_ops import append_events, new_append_context
+    from holdfast.log.events import NewEvent, new_append_context
+    from holdfast.log.operations.stream_ops import append_events
 
     with memory.task("t") as task:
-        holder = task._require_session().owner.split("/")
+        holder = task._require_session().lease.owner.split("/")
     owner = "/".join([*holder[:2], process, *holder[3:]])
     event = NewEvent("task.claimed", msgspec.json.encode({"holder": owner, "lease": 30}))
     fields = HeadFields("running", b"{}", owner, time.time() + 30)
@@ -545,8 +547,8 @@ json_values = st.recursive(
 )  # fmt: skip
 FIELDS = ["step", "args", "mode", "since", "attempt", "error", "again", "doubt", "causes", "result",
     "blob", "cursor", "id",
-          "items", "holder", "lease", "salt", "ttl", "input", "steps", "drift", "unasked", "text",
-          "parent", "life", "at"]  # fmt: skip
+          "items", "owner", "lease", "salt", "ttl", "input", "steps", "drift", "orphaned", "text",
+          "parent", "incarnation", "at"]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """One process of an agent in the crash matrix, which kills itself at a chosen write.
 
-It records outside the store what it does: its writes, the functions it enters, and how it ends.
+It keeps notes outside the store: its writes, the functions it enters, and how it ends.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import json
 import os
 import signal
+import stat
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +28,6 @@ from ..backends import Append, AppendResult, VersionMismatch
 from ..errors import StepInDoubt, Suspended
 from ..log.codec import Undecodable
 from ..log.events import decode_plain_envelope
-from ..log.retry_commit import IMPOSSIBLE_HASH
 from ..tasks.agents.declare import find_agent
 from ..tasks.steps.declare import is_async
 from ..tasks.steps.run import StepCall
@@ -66,16 +68,14 @@ class MortalAppend:
         self._names: dict[bytes, str] = {}
 
     def __call__(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        names = [
-            self._name(append) for append in batch if append.expected_hash != IMPOSSIBLE_HASH
-        ]  # an impossible hash only looks up an id
+        names = [self._name(append) for append in batch]
         self._die_if_chosen("before", names)
         answers: Sequence[AppendResult | VersionMismatch] = self._append(batch)
         self._die_if_chosen("after", names)
         return answers
 
     def _name(self, append: Append) -> str:
-        """Name a write by its content and its number among equals: the same in every run."""
+        """Name a write by its content, with a number if several are equal. Names never vary."""
         if append.id not in self._names:  # otherwise it is a retry
             name = _describe_append(append, self._task)
             self._counts[name] += 1
@@ -92,7 +92,7 @@ class MortalAppend:
 
 
 def _describe_append(append: Append, task: str) -> str:
-    """Describe an append in a few words, by its last event: lazy events come before it."""
+    """Describe an append in a few words. Its last event counts, because lazy events come first."""
     kind, name = append.stream.kind, append.stream.id
     try:
         event = decode_plain_envelope(append.records[-1][1])
@@ -140,7 +140,7 @@ def _record_calls(
 
 
 def load_agent(target: Target) -> Any:
-    """Import the agent, under its module's own name if that leads to the same file."""
+    """Import the agent, under its module's own name if that name leads to the same file."""
     known = importlib.util.find_spec(target.module) if target.module else None
     if (
         known is not None
@@ -163,9 +163,10 @@ def load_agent(target: Target) -> Any:
     return found
 
 
-def run_process(spec: ProcessSpec, notes: Notes) -> None:
+def run_process(spec: ProcessSpec, notes: Notes, agent: Any = None) -> None:
     """Run the agent until it ends or dies, and record last how it ended."""
-    agent = load_agent(spec.target)
+    if agent is None:
+        agent = load_agent(spec.target)
     watch_functions(notes)
     with use_clock(SilentClock(spec.now)), open_store(spec.url, durability="process") as store:
         backend: Any = store._log.backend
@@ -193,13 +194,13 @@ def _run(store: Store, agent: Any, spec: ProcessSpec) -> None:
         store.run(agent, spec.id, **options)
 
 
-def main(raw: bytes) -> None:
-    """Run the process. `raw` is the spec as JSON."""
+def main(raw: bytes, agent: Any = None) -> None:
+    """Run the process. `raw` is the spec as JSON, `agent` the agent if it is imported already."""
     spec = msgspec.json.decode(raw, type=ProcessSpec)
     notes = effects.notes = Notes(Path(spec.notes))
     code = 0
     try:
-        run_process(spec, notes)
+        run_process(spec, notes, agent)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -207,3 +208,61 @@ def main(raw: bytes) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # even if the agent left threads behind
+
+
+def serve(raw: bytes) -> None:
+    """Import the agent, then fork for each job on standard input: [spec, work folder, output].
+
+    Writes "ready", or why a fork would not be like a new process; then for each job the process id
+    and the exit code.
+    """
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    spec = msgspec.json.decode(raw, type=ProcessSpec)
+    notes = Path("notes").resolve()
+    effects.notes = Notes(notes)
+    before = _open_sockets()
+    agent = load_agent(spec.target)
+    os.write(answers, f"{_describe_import(notes, before) or 'ready'}\n".encode())
+    for line in jobs:
+        path, work, output = json.loads(line)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            os.close(answers)
+            jobs.close()
+            os.chdir(work)
+            written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(written, 1)
+            os.dup2(written, 2)
+            main(Path(path).read_bytes(), agent)
+        os.write(answers, f"{child}\n".encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(answers, f"{code}\n".encode())
+
+
+def _describe_import(notes: Path, sockets: set[str]) -> str:
+    """Return the effects of the import that a fork could not share or repeat; "" for none."""
+    if threading.active_count() > 1:
+        return "it starts threads"
+    if _open_sockets() - sockets:
+        return "it opens connections"
+    if any(path != notes for path in Path().resolve().iterdir()):
+        return "it writes files"
+    if any(True for _ in read_notes(notes)):
+        return "it has effects"
+    return ""
+
+
+def _open_sockets() -> set[str]:
+    """Return the file descriptors of this process that are sockets."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.add(name)
+        except OSError:
+            pass  # that of the listing itself
+    return found

@@ -14,10 +14,11 @@ from ..log.validation import check_seconds as as_seconds
 
 
 class FakeClock:
-    """A clock that moves only by `advance`, or by Holdfast itself where it would sleep."""
+    """A clock that moves only when you `advance` it, or where Holdfast would sleep."""
 
     def __init__(self, start: float) -> None:
-        self._start, self._origin = start, clock.monotonic()
+        # Whole seconds: sums of them are exact, however long the machine has been up.
+        self._start, self._origin = start, float(math.ceil(clock.monotonic()))
         self._passed = 0.0
         self._lock = threading.Lock()
 
@@ -45,12 +46,20 @@ class FakeClock:
     def jump(self, seconds: float | timedelta) -> None:
         """Move the clock forward without heartbeats, as if this process had been stopped.
 
-        Leases that it owns run out.
+        Leases that this process owns may run out.
         """
         length = as_seconds(seconds, "seconds")
         for heart in list(leases.heartbeats):
             heart.postpone(length)
         self._move(self._passed + length)
+
+    def set_back(self, seconds: float | timedelta) -> None:
+        """Set the time of day back, as when the clock of the machine is corrected.
+
+        No time passes: pauses and heartbeats are not affected.
+        """
+        with self._lock:
+            self._start -= as_seconds(seconds, "seconds")
 
     def _move(self, passed: float) -> None:
         with self._lock:
@@ -77,16 +86,16 @@ class SilentClock(FakeClock):
 
 
 def fake_clock(start: float | None = None) -> AbstractContextManager[FakeClock]:
-    """Replace the clock of the whole process; it starts at the real time or at `start`.
+    """Replace the clock of the whole process. It starts at `start`, or else at the real time.
 
-    Where Holdfast would sleep, it moves the clock instead. Leave task blocks before this one.
+    Where Holdfast would sleep, it moves the clock instead. Leave all task blocks before this one.
     """
     return use_clock(FakeClock(clock.time() if start is None else start))
 
 
 @contextmanager
 def use_clock(fake: FakeClock) -> Iterator[FakeClock]:
-    """Replace the real clock by `fake` inside the block."""
+    """Replace the real clock with `fake` inside the block."""
     before = {
         name: getattr(clock, name)
         for name in (
@@ -97,7 +106,7 @@ def use_clock(fake: FakeClock) -> Iterator[FakeClock]:
             "wait_for_event_async",
             "sleep",
             "sleep_async",
-            "wait_for_notify",
+            "wait_for_message",
         )
     }
     vars(clock).update(
@@ -108,7 +117,7 @@ def use_clock(fake: FakeClock) -> Iterator[FakeClock]:
         wait_for_event_async=lambda _event, seconds: fake._sleep_async(seconds),
         sleep=fake._sleep,
         sleep_async=fake._sleep_async,
-        wait_for_notify=_wait_for_notify,
+        wait_for_message=lambda inbox, _seconds: inbox.get(),
     )
     try:
         yield fake
@@ -116,7 +125,3 @@ def use_clock(fake: FakeClock) -> Iterator[FakeClock]:
         vars(clock).update(before)
         for heart in list(leases.heartbeats):
             heart.wake()
-
-
-def _wait_for_notify(condition: threading.Condition, _seconds: float) -> None:
-    condition.wait()

@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 from ..log import leases
 from ..log.operations import Operation
 from ..log.validation import check_int
-from ..tasks.run.session import Change, Session
+from ..tasks.run.session import ActiveSteps, Session
+from ..tasks.run.writer import Change
 from ..tasks.state import events as ev
-from ..tasks.steps.paths import parse_path
+from ..tasks.steps.identity import parse_path
 
 _lock = threading.Lock()
 
@@ -34,7 +35,7 @@ class Crash:
         self._beating = threading.local()
 
     def __enter__(self) -> Crash:
-        self._put, self._begin, self._beat = Session.put, Session.begin_step, Session.beat
+        self._put, self._begin, self._beat = Session.put, ActiveSteps.begin, Session.beat
         crash = self
 
         def put(
@@ -42,19 +43,17 @@ class Crash:
         ) -> Operation[Any]:
             return crash._put_or_die(session, changes, args, options)
 
-        def begin(session: Session, run: Any, call: Any) -> bool:
-            return crash._begin_or_die(session, run, call)
+        def begin(steps: ActiveSteps, run: Any, call: Any) -> bool:
+            return crash._begin_or_die(steps, run, call)
 
         def beat(session: Session, *args: Any, **options: Any) -> None:
             crash._beat_unless_dead(session, args, options)
 
-        for name, method in (("put", put), ("begin_step", begin), ("beat", beat)):
-            setattr(Session, name, method)
+        _replace(put, begin, beat)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        for name, method in (("put", self._put), ("begin_step", self._begin), ("beat", self._beat)):
-            setattr(Session, name, method)
+        _replace(self._put, self._begin, self._beat)
         if error is None and not self.happened:
             ran = ", ".join(map(repr, self._ran)) or "none"
             raise AssertionError(
@@ -72,7 +71,7 @@ class Crash:
                 return f"{word} {step!r}"
         return f"at write {self._write}"
 
-    # -- replacements of session methods ---------------------------------------------------------
+    # -- replacements of methods -----------------------------------------------------------------
 
     def _put_or_die(
         self, session: Session, changes: Sequence[Change], args: Any, options: Any
@@ -93,16 +92,16 @@ class Crash:
             self._die(session)
         return answer
 
-    def _begin_or_die(self, session: Session, run: Any, call: Any) -> bool:
+    def _begin_or_die(self, steps: ActiveSteps, run: Any, call: Any) -> bool:
         if self.happened:
-            self._die(session)
-        if not self._begin(session, run, call):
+            self._die(call.session)
+        if not self._begin(steps, run, call):
             return False
         self._ran[run.path] = None
         # A lazy start is not written before the function runs, so a kill here loses it.
         if not call.declared.eager and _is(run.path, self._before):
-            session.end_step(run)
-            self._die(session)
+            steps.end(run)
+            self._die(call.session)
         return True
 
     def _beat_unless_dead(self, session: Session, args: Any, options: Any) -> None:
@@ -119,9 +118,16 @@ class Crash:
         self.happened = True
         crashed = Crashed(f"{session.key} died {self._place()}, as the test requested")
         with session.lock:
-            session.closed_error = crashed  # type: ignore[assignment]  # every later call raises it
-        leases.crashed_owners.add(session.owner)
+            session.block.closed_error = crashed  # type: ignore[assignment]  # every later call raises it
+        leases.crashed_owners.add(session.lease.owner)
         raise crashed
+
+
+def _replace(put: Any, begin: Any, beat: Any) -> None:
+    """Set the methods of all sessions that write, start a step, and renew the lease."""
+    setattr(Session, "put", put)  # noqa: B010  mypy refuses an assignment
+    setattr(ActiveSteps, "begin", begin)  # noqa: B010
+    setattr(Session, "beat", beat)  # noqa: B010
 
 
 def crash(
@@ -140,8 +146,8 @@ def crash(
         after: A step's name or path; the run dies when the end of that step is stored.
         before: The run dies before that step's function runs; for a `once` or `check` step,
             when its start is stored.
-        during: The run dies when the function has run and that is not yet recorded: the worst
-            moment.
+        during: The run dies after that step's function has run, before this is recorded: the
+            worst moment.
         write: The run dies when the n-th write of the block is stored.
     """
     given = [point for point in (after, before, during, write) if point is not None]
@@ -159,7 +165,7 @@ def _is(path: str, step: str | None) -> bool:
 
 
 def _has(changes: Sequence[Change], step: str | None, *names: str) -> bool:
-    """Return whether `changes` end or start the step. A failure that is retried is not an end."""
+    """Return True if `changes` have one of these events of the step, except a retried failure."""
     return step is not None and any(
         name in names
         and isinstance(event, ev.StepEvent)
@@ -170,5 +176,5 @@ def _has(changes: Sequence[Change], step: str | None, *names: str) -> bool:
 
 
 def _is_crash(error: BaseException) -> bool:
-    """Return whether the error is a crash or an exception group that contains one."""
+    """Return True if the error is a crash, or an exception group that contains one."""
     return isinstance(error, Crashed) or any(map(_is_crash, getattr(error, "exceptions", ())))

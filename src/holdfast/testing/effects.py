@@ -13,7 +13,7 @@ from ..tasks.run.frames import current_frame
 
 
 class Notes:
-    """What a run reports outside its store: one line each, written at once; a kill loses none."""
+    """A file of notes that a run keeps outside its store, one per line. A kill loses none."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -43,9 +43,9 @@ notes: Notes | None = None
 def effect(what: str, *, key: str | None = None) -> None:
     """Report a side effect on an external service. Call it where the effect happens.
 
-    Inside `crash_matrix` effects are counted: one that happens more or less often than without
-    crashes is a violation. Effects with the same `key` count once, because the external service
-    deduplicates them. Elsewhere this does nothing.
+    Inside `crash_matrix`, effects are counted: an effect that happens more or less often than
+    without crashes is a violation. Effects with the same `key` count once, because the external
+    service deduplicates them. Elsewhere this does nothing.
     """
     if notes is None:
         return

@@ -14,7 +14,7 @@ FIRST_MILLISECOND = 1_700_000_000_000
 
 @contextmanager
 def seeded_ids(seed: int = 0) -> Iterator[None]:
-    """Take ids, salts and the times inside ids from a seed, in the whole process.
+    """Derive ids, salts and the times inside ids from a seed, in the whole process.
 
     A single-threaded run then gets the same ids every time. Use it with an empty store only: in
     a store written under the same seed, ids would repeat.

@@ -1,4 +1,4 @@
-"""Compare a run with a crash with one without, for the crash matrix."""
+"""Compare a run that crashed with a run that did not, for the crash matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StepId = tuple[str, str]
 
 
 class Evidence(msgspec.Struct):
-    """What is known of one run, from its first process to its last."""
+    """What is known about one run, from its first process to its last."""
 
     status: str
     result: Any
@@ -28,14 +28,20 @@ class Evidence(msgspec.Struct):
     """Why the run did not finish."""
 
 
-def judge(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
-    """Yield everything that would not have happened without the crash."""
+def judge(
+    point: str, found: Evidence, expected: Evidence, *, effects_only: bool = False
+) -> Iterator[Violation]:
+    """Yield everything that would not have happened without the crash.
+
+    With `effects_only`, the result may differ.
+    """
     if found.problem:
         yield Violation(
             point, found.problem, "make the run repeatable: code between steps runs again on resume"
         )
         return
-    if (found.status, found.result) != (expected.status, expected.result):
+    same = found.status == expected.status and (effects_only or found.result == expected.result)
+    if not same:
         yield Violation(
             point,
             f"the task is {found.status}, and its result differs from a run without a crash",
@@ -109,7 +115,7 @@ def _count_effects(evidence: Evidence) -> Counter[str]:
 
 
 def _is_doubtful(note: dict[str, Any], found: Evidence) -> bool:
-    """Return whether the effect belongs to a step that was in doubt, so that it may be missing."""
+    """Return True if the effect belongs to a step that was in doubt, so that it may be missing."""
     task, step = note["task"], note["step"] or ""
     return any(
         task == doubted[0] and f"{step}/".startswith(f"{doubted[1]}/") for doubted in found.doubts
@@ -126,7 +132,7 @@ def _advice(step: str, mode: str, too_often: bool) -> str:
             else "move the effect into the step"
         )
     if mode == "check":
-        return f"{step}: its check missed an effect; check for what the step does first"
+        return f"{step}: its check missed an effect; let it look for the step's first effect"
     if mode == "once":
         return f"{step}: declared once=, but it ran again; was its name or key changed?"
     return (

@@ -22,22 +22,16 @@ from ..log.validation import check_seconds
 from ..tasks.run.claim import declared_type
 from ..tasks.state.load import load_task
 from ..tasks.state.waits import ASK, SIGNAL
+from .agent_process import ProcessSpec, Target
 from .effects import Notes, read_notes
 from .judge import Evidence, StepId, judge
+from .launcher import HUNG, Launcher
 from .report import MatrixError, MatrixReport, Violation
 from .stores import url_at
 
 CONCURRENT_RUNS: Final = 2
 MAX_PROCESSES: Final = 200
 """No run should need more processes than this to finish."""
-
-_PROGRAM: Final = """
-import json, sys
-raw = open(sys.argv[1], "rb").read()
-sys.path[:] = json.loads(raw)["path"]
-from holdfast.testing.agent_process import main
-main(raw)
-"""
 
 
 class Matrix(msgspec.Struct, frozen=True):
@@ -52,13 +46,16 @@ class Matrix(msgspec.Struct, frozen=True):
     engine: str
     timeout: float
     folder: Path
+    launcher: Launcher
+    effects_only: bool
 
 
 class MatrixRun:
     """One store, and the processes that work on it one after another."""
 
-    def __init__(self, matrix: Matrix, name: str) -> None:
-        self.matrix, self.folder = matrix, matrix.folder / name
+    def __init__(self, matrix: Matrix, number: int) -> None:
+        self.matrix, self.folder = matrix, matrix.folder / f"run {number}"
+        self._processes = number  # so that concurrent runs use different warm processes
         self.work = self.folder / "work"
         self.work.mkdir(parents=True)
         self.url = url_at(matrix.engine, self.folder)
@@ -69,7 +66,7 @@ class MatrixRun:
         self.unanswered: list[str] = []
 
     def finish(self, kill: str | None = None, expected: Evidence | None = None) -> Evidence:
-        """Start processes until the task ends, the first dying at `kill`; answer its waits."""
+        """Start processes until the task ends, and answer its waits. The first dies at `kill`."""
         try:
             for _ in range(MAX_PROCESSES):
                 how, text = self._run_process(kill)
@@ -100,44 +97,33 @@ class MatrixRun:
 
     def _run_process(self, kill: str | None) -> tuple[str, str]:
         """Run one process; return how it ended, and details."""
-        import subprocess
-
         matrix = self.matrix
         self.now = max(self.now, clock.time())
-        spec = {
-            "path": [os.path.abspath(part) for part in sys.path],
-            "target": matrix.target,
-            "url": self.url,
-            "notes": str(self.path),
-            "id": matrix.id,
-            "goal": matrix.goal,
-            "input": matrix.input,
-            "now": self.now,
-            "kill": kill,
-        }
+        spec = ProcessSpec(
+            _import_path(),
+            Target(**matrix.target),
+            self.url,
+            str(self.path),
+            matrix.id,
+            matrix.goal,
+            matrix.input,
+            self.now,
+            kill,
+        )
         (self.folder / "spec").write_bytes(msgspec.json.encode(spec))
         before = len(list(read_notes(self.path)))
-        with (self.folder / "output").open("wb") as output:
-            try:
-                done = subprocess.run(  # noqa: S603  our own program
-                    [sys.executable, "-c", _PROGRAM, str(self.folder / "spec")],
-                    cwd=self.work,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=matrix.timeout,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return "hung", f"no end after {matrix.timeout:g} s; pass a larger timeout="
+        self._processes += 1
+        code = matrix.launcher.run(self._processes, self.folder / "spec", self.work, matrix.timeout)
+        if code is HUNG:
+            return "hung", f"no end after {matrix.timeout:g} s; pass a larger timeout="
         notes = list(read_notes(self.path))[before:]
-        if done.returncode == -signal.SIGKILL and any(note["what"] == "dying" for note in notes):
+        if code == -signal.SIGKILL and any(note["what"] == "dying" for note in notes):
             self.notes.write("killed")  # written by the parent, which has seen it dead
             return "killed", ""
         ends = [note for note in notes if note["what"] == "ended"]
-        if done.returncode or not ends:
+        if code or not ends:
             tail = (self.folder / "output").read_text(errors="replace").strip().splitlines()[-20:]
-            return "failed", "\n".join([f"exit code {done.returncode} and this output:", *tail])
+            return "failed", "\n".join([f"exit code {code} and this output:", *tail])
         return ends[-1]["how"], ends[-1]["text"]
 
     # -- between two processes -----------------------------------------------------------------
@@ -186,7 +172,7 @@ class MatrixRun:
         return f"; it waited in vain for {self.unanswered[0]}" if self.unanswered else ""
 
     def _resolve(self, store: Store, expected: Evidence) -> bool:
-        """Resolve steps in doubt as an operator would; return whether there were any.
+        """Resolve steps in doubt as an operator would. Return True if there were any.
 
         If the function ran, the step was done; if not, it is retried.
         """
@@ -235,14 +221,17 @@ def crash_matrix(
     store: Literal["sqlite", "files"] = "sqlite",
     points: int | Collection[str] | None = None,
     timeout: float | timedelta = 60.0,
+    effects_only: bool = False,
+    progress: Callable[[int, int], object] | None = None,
 ) -> MatrixReport:
     """Kill an agent around each of its writes, resume it, and compare with an undisturbed run.
 
-    The agent runs in processes of its own, each run on an empty store and in an empty working
-    directory: twice undisturbed, to see that it is repeatable; then once per point (before and
-    after each write), killed there with SIGKILL and restarted until it ends. Timers don't wait:
-    time is skipped. Side effects are those that the program reports with
-    `holdfast.testing.effect`.
+    The agent runs in separate processes, each run on an empty store and in an empty working
+    directory. It runs twice undisturbed, to check that it is repeatable, and then once per point
+    (before and after each write), where it is killed with SIGKILL and restarted until it ends.
+    Timers don't wait: time is skipped. Side effects are those that the program reports with
+    `holdfast.testing.effect`. The application is imported once, and the processes are forks of
+    that, unless the import starts threads, opens connections, writes files or has effects.
 
     Args:
         agent: `"path/app.py:claims"`, or a function at the top level of a module.
@@ -254,6 +243,9 @@ def crash_matrix(
         store: `"sqlite"` or `"files"`.
         points: How many points to try at most, evenly spread, or the names of the points.
         timeout: Seconds for one process.
+        effects_only: Compare side effects and repeated steps, but not the result: for an agent
+            whose result differs from run to run, because it asks a model.
+        progress: Called with the number of finished points and the total.
 
     Returns:
         A report; print it to see each violation with advice.
@@ -274,20 +266,29 @@ def crash_matrix(
     for value in (dict(answers or {}), dict(signals or {})):
         encode(value)  # raises here if a value can't be stored
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-") as name:
-        matrix = Matrix(
-            target,
-            id,
-            goal,
-            given,
-            answers or {},
-            signals or {},
-            store,
-            limit,
-            Path(name).resolve(),
-        )
-        expected = _run_undisturbed(matrix)
-        chosen = _choose_points(_points(expected), points)
-        found = _run_points(matrix, chosen, expected)
+        folder = Path(name).resolve()
+        spec = ProcessSpec(_import_path(), Target(**target), "", "", id, goal, given, 0.0, None)
+        (folder / "spec").write_bytes(msgspec.json.encode(spec))
+        launcher = Launcher(folder / "spec", folder / "imports")
+        try:
+            matrix = Matrix(
+                target,
+                id,
+                goal,
+                given,
+                answers or {},
+                signals or {},
+                store,
+                limit,
+                folder,
+                launcher,
+                effects_only,
+            )
+            expected, possible = _run_undisturbed(matrix)
+            chosen = _choose_points(possible, points)
+            found = _run_points(matrix, chosen, expected, progress or _ignore)
+        finally:
+            launcher.close()
     violations: list[Violation] = []
     doubts: list[tuple[str, str]] = []
     missed: list[str] = []
@@ -295,25 +296,38 @@ def crash_matrix(
         if not any(note["what"] == "killed" for note in evidence.notes):
             missed.append(point)
             continue
-        violations += judge(point, evidence, expected)
+        violations += judge(point, evidence, expected, effects_only=effects_only)
         doubts += [(point, step) for _, step in evidence.doubts]
     return MatrixReport(target["name"], store, chosen, violations, doubts, missed)
 
 
-def _run_undisturbed(matrix: Matrix) -> Evidence:
-    first, second = (MatrixRun(matrix, name).finish() for name in ("first", "second"))
+def _import_path() -> list[str]:
+    return [os.path.abspath(part) for part in sys.path]
+
+
+def _ignore(_done: int, _all: int) -> None:
+    pass
+
+
+def _run_undisturbed(matrix: Matrix) -> tuple[Evidence, list[str]]:
+    """Run the agent twice without a crash. Return what it did, and the points it reaches."""
+    first, second = (MatrixRun(matrix, number).finish() for number in (0, 1))
     if first.problem:
         raise MatrixError(f"without any crash, {first.problem}")
     if first.status != "finished":
         raise MatrixError(f"without any crash the task ends as {first.status}; it must finish")
-    differences = list(judge("", second, first))
-    if differences or set(_points(first)) != set(_points(second)):
-        what = differences[0].what if differences else "its writes differ"
+    differences = list(judge("", second, first, effects_only=matrix.effects_only))
+    reached = set(_points(second))
+    if not matrix.effects_only and not differences and set(_points(first)) != reached:
+        differences = [Violation("", "its writes differ", "")]
+    if differences:
+        advice = "" if matrix.effects_only else ", or compare effects only (effects_only=True)"
         raise MatrixError(
-            f"two runs without a crash differ ({what}), so there is nothing to compare with; "
-            "make the agent repeatable: no random values or times in results and effect names"
+            f"two runs without a crash differ ({differences[0].what}), so there is nothing to "
+            "compare with; make the agent repeatable: no random values or times in results and "
+            f"effect names{advice}"
         )
-    return first
+    return first, [point for point in _points(first) if point in reached]
 
 
 def _points(evidence: Evidence) -> list[str]:
@@ -338,19 +352,24 @@ def _choose_points(all: list[str], wanted: int | Collection[str] | None) -> list
     return [point for point in all if point in set(wanted)]
 
 
-def _run_points(matrix: Matrix, points: list[str], expected: Evidence) -> list[Evidence]:
-    from concurrent.futures import ThreadPoolExecutor
+def _run_points(
+    matrix: Matrix, points: list[str], expected: Evidence, progress: Callable[[int, int], object]
+) -> list[Evidence]:
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
         tried = [
             pool.submit(
-                lambda number, point: MatrixRun(matrix, f"point {number}").finish(point, expected),
+                lambda number, point: MatrixRun(matrix, number).finish(point, expected),
                 number,
                 point,
             )
-            for number, point in enumerate(points)
+            for number, point in enumerate(points, 2)
         ]
         try:
+            for done, each in enumerate(as_completed(tried), 1):
+                each.result()
+                progress(done, len(tried))
             return [each.result() for each in tried]
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -372,7 +391,7 @@ def _locate_agent(agent: str | Callable[..., Any]) -> dict[str, str]:
     )
     if code is None or "<" in str(path) or not Path(code.co_filename).is_file():
         raise TypeError(
-            "agent must be defined at the top level of a module file, for other processes to import"
+            "agent must be defined at the top level of a module file: other processes import it"
         )
     file = str(Path(code.co_filename).resolve())
     return {"file": file, "module": "" if module == "__main__" else str(module), "name": str(path)}

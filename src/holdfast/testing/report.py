@@ -39,7 +39,7 @@ class MatrixReport(msgspec.Struct, frozen=True):
     in_doubt: list[tuple[str, str]]
     """Each point with the `once` step that was in doubt after it and was resolved, as intended."""
     missed: list[str]
-    """Points that the agent did not reach again, so that they are untested."""
+    """Points that the agent did not reach again, so they are untested."""
 
     @property
     def ok(self) -> bool:
@@ -53,11 +53,12 @@ class MatrixReport(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         lines = [
             f"crash matrix of {self.agent} on {self.store}: "
-            f"killed at {self.kills} of {len(self.points)} points, "
-            f"{len(self.violations)} violations"
+            f"killed at {self.kills} of {_count(len(self.points), 'point')}, "
+            f"{_count(len(self.violations), 'violation')}"
         ]
         for step, count in Counter(step for _, step in self.in_doubt).items():
-            lines.append(f"in doubt at {count} points and resolved, as intended with once=: {step}")
+            points = _count(count, "point")
+            lines.append(f"in doubt at {points} and resolved, as intended with once=: {step}")
         for point in self.missed:
             lines.append(f"not tested, because the agent did not reach it again: {point}")
         if self.violations:
@@ -71,6 +72,10 @@ class MatrixReport(msgspec.Struct, frozen=True):
                 f"- {advice}" for advice in dict.fromkeys(each.advice for each in self.violations)
             ]
         return "\n".join(lines)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _declared(violation: Violation) -> str:

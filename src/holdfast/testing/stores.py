@@ -1,4 +1,4 @@
-"""Stores for one test."""
+"""Temporary stores for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def temporary_store(where: str = "sqlite") -> Iterator[Store]:
 
 
 def store_at(where: str, folder: Path) -> Store:
-    """Open an empty store of a kind in `folder`, or a new tenant of the store at a URL."""
+    """Open an empty store of the given kind in `folder`, or a new tenant of the store at a URL."""
     if where == "memory":
         return open_store("memory://")
     if where in ("sqlite", "files"):
