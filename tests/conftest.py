@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,10 +51,15 @@ else:
 
 def pytest_report_header() -> list[str]:
     elsewhere = (
-        "left out: integrations/test_autogen_classic*.py, each with an environment of its "
-        "own (make test)"
+        "left out: integrations/test_autogen_classic*.py and test_google_adk.py, each with an "
+        "environment of its own (make test)"
     )
-    return [summary(), *([] if "HOLDFAST_FRAMEWORK" in os.environ else [elsewhere])]
+    newer = "left out: PydanticAI (test_pydantic_ai*.py, test_durable_tools.py) needs Python 3.11"
+    return [
+        summary(),
+        *([] if "HOLDFAST_FRAMEWORK" in os.environ else [elsewhere]),
+        *([newer] if sys.version_info < (3, 11) else []),
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,6 +77,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             isinstance(value, str) and value.removesuffix(SUFFIX) in SERVERS for value in params
         ):
             item.add_marker("server")
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = put_slow_first(items, processes)
+
+
+def put_slow_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Let each process begin with slow tests, so that none is left to run alone at the end.
+    pytest-xdist gives each an equal part of the list."""
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    others = [item for item in items if item.get_closest_marker("slow") is None]
+    files = list(dict.fromkeys(item.path for item in slow))
+    ordered: list[pytest.Item] = []
+    for number in range(processes):
+        some = set(files[number::processes])
+        ordered += [item for item in slow if item.path in some]
+        room = max(0, len(items) * (number + 1) // processes - len(ordered))
+        ordered += others[:room]
+        del others[:room]
+    return ordered
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests and their modules, which stay until the end, out of each `gc.collect()`."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -146,6 +178,19 @@ def no_agents() -> None:
 
 
 @pytest.fixture
+def ignore_lost_interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An interrupt is lost if it comes while Python closes a generator that nothing refers to, and
+    a coroutine that was interrupted before its first instruction was never awaited."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    yield
+    gc.collect()
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks don't wait for an engine that cannot be reached."""
-    monkeypatch.setattr("holdfast.tasks.run.session.RETRY_DEADLINE", 0.0)
+
+    def refuse(pause: object) -> None:
+        raise holdfast.errors.Unavailable("no time to wait")
+
+    monkeypatch.setattr("holdfast.log.log._check_time_for", refuse)

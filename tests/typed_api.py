@@ -168,6 +168,7 @@ def a_conversation_is_read_and_changed(chat: Conversation) -> None:
         MessageEntry | None,
     )
     assert_type(chat.follow(after=3), Iterator[MessageEntry])
+    assert_type(chat.follow_with_drafts(), Iterator[MessageEntry | holdfast.types.DraftPiece])
 
 
 async def the_async_conversation_has_the_same_names(store: AsyncStore, client: AsyncOpenAI) -> None:
@@ -179,6 +180,7 @@ async def the_async_conversation_has_the_same_names(store: AsyncStore, client: A
         assert_type(turn, AsyncConversation)
     await client.chat.completions.create(model="gpt-5", messages=await chat.window(8000))
     assert_type(chat.follow(), AsyncIterator[MessageEntry])
+    assert_type(chat.follow_with_drafts(), AsyncIterator[MessageEntry | holdfast.types.DraftPiece])
     assert_type([item async for item in store.conversations()], list[holdfast.ConversationInfo])
     assert_type(await chat.view(), holdfast.types.ConversationView)
 
@@ -189,10 +191,11 @@ class Receipt:
 
 
 def find_payment(order: str, *, amount: int) -> Receipt | None:
+    assert_type(holdfast.current_step().started_at, datetime)
     return None
 
 
-@holdfast.step(check=find_payment, max_attempts=3, retry_on=(TimeoutError,))
+@holdfast.step(check=find_payment, check_after=5, max_attempts=3, retry_on=(TimeoutError,))
 def pay(order: str, *, amount: int) -> Receipt:
     assert_type(holdfast.idempotency_key(), str)
     return Receipt(order)
@@ -274,6 +277,8 @@ def tasks(store: Store) -> None:
         assert_type(task.resume_context(500).messages(), list[dict[str, Any]])
         assert_type(task.preview(), holdfast.types.Preview)
         assert_type(task.remember("Ann signs the orders", tags=["people"], ttl=60), str)
+        assert_type(task.remember("For everybody", subject=None), str)
+        assert_type(task.subject, str | None)
         assert_type(task.resume_context(memories=0).memories, dict[str, str])
         assert_type(task.finish("done", remember=False), str)
         assert_type(task.finish(len, "done"), int)
@@ -282,10 +287,12 @@ def tasks(store: Store) -> None:
         )
         task.finish("done", remember="all of it")  # type: ignore[call-overload]
     store.resolve("claims-42", "pay", retry=True)
+    store.resolve("claims-42", "pay", result=Receipt("7"), by="ann", override=True)
     view = store.get_task("claims-42")
     if view is not None:
         assert_type(view.steps[0].started_at, datetime)
         assert_type(view.checkpoint(), holdfast.AgentCheckpoint)
+        assert_type(view.checkpoint().resume_context(500, notes=["a"]), holdfast.ResumeContext)
     for info in store.tasks(status="failed"):
         assert_type(info.in_doubt, bool)
 
@@ -300,14 +307,14 @@ async def async_tasks(store: AsyncStore) -> None:
     assert_type(await store.get_task("claims-42"), holdfast.TaskView | None)
 
 
-@holdfast.agent("claims")
+@holdfast.agent("claims", memory=lambda task: f"claims/{task.subject}")
 def claims(task: holdfast.Task) -> Receipt:
     if not task.ask("payout", "Pay?", returns=bool, timeout=timedelta(days=3)):
         raise ValueError("refused")
     return task.wait_for("paid", returns=Receipt)
 
 
-@holdfast.agent("letters")
+@holdfast.agent("letters", memory="office")
 async def letters(task: holdfast.AsyncTask) -> str:
     assert_type(await task.ask("sign", "Sign?", returns=bool), bool)
     assert_type(await task.wait_for("signed", returns=int, timeout=60), int)
@@ -349,6 +356,33 @@ async def async_documents_keep_their_types(store: AsyncStore) -> None:
     assert_type(await document.load(), Receipt)
     assert_type(await document.load(None), Receipt | None)
     assert_type(await document.save(Receipt("7")), int)
+
+
+@dataclass
+class ClaimCheckpoint(holdfast.AgentCheckpoint):
+    amount: int = 0
+
+
+def checkpoints(store: Store) -> None:
+    checkpoint = ClaimCheckpoint("claims", "claims-42", amount=120)
+    assert_type(store.save_checkpoint(checkpoint), int)
+    store.save_checkpoint(checkpoint, ttl=timedelta(days=30))
+    store.save_checkpoint(checkpoint, ttl=None)
+    assert_type(store.load_checkpoint("claims-42"), holdfast.AgentCheckpoint | None)
+    assert_type(store.load_checkpoint("claims-42", type=ClaimCheckpoint), ClaimCheckpoint | None)
+    assert_type(ClaimCheckpoint.from_dict(checkpoint.to_dict()), ClaimCheckpoint)
+    assert_type(store.delete_checkpoint("claims-42"), bool)
+    store.load_checkpoint("claims-42", type=dict)  # type: ignore[type-var]
+
+
+async def async_checkpoints(store: AsyncStore) -> None:
+    checkpoint = ClaimCheckpoint("claims", "claims-42")
+    assert_type(await store.save_checkpoint(checkpoint, ttl=3600), int)
+    assert_type(await store.load_checkpoint("claims-42"), holdfast.AgentCheckpoint | None)
+    assert_type(
+        await store.load_checkpoint("claims-42", type=ClaimCheckpoint), ClaimCheckpoint | None
+    )
+    assert_type(await store.delete_checkpoint("claims-42", reason="done"), bool)
 
 
 def what_is_listed(store: Store) -> None:

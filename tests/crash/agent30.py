@@ -30,7 +30,7 @@ WHOLE_PLAN = [*PLAN, "send"]
 
 
 class World:
-    """The outside world, shared by all lives, and by the person who settles what is in doubt."""
+    """The outside world, shared by all processes, and by the person who resolves steps in doubt."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._notes = path, Notes(path)
@@ -99,8 +99,10 @@ async def find_async(world: World, what: str) -> str | None:
     return find(world, what)
 
 
-checked, unchecked = holdfast.step(act, check=find), holdfast.step(act, once=True)
-checked_async = holdfast.step(act_async, check=find_async)
+# check_after=0: what a dead process had done to the world is visible at once.
+checked = holdfast.step(act, check=find, check_after=0)
+unchecked = holdfast.step(act, once=True)
+checked_async = holdfast.step(act_async, check=find_async, check_after=0)
 unchecked_async = holdfast.step(act_async, once=True)
 
 

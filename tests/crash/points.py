@@ -1,16 +1,17 @@
 """Dies at every place where a process can die: at each named point, and at each call that changes a
 file.
 
-`main` (arguments: ENGINE FOLDER) runs one short fixed workload again and again. Each time a new
-process kills itself one call later, another process judges what is stored, a third one goes on
-where the first one died, and the judge looks again; until the workload comes through alive. One
-line of JSON for each death.
+`main` (arguments: ENGINE FOLDER STEP) runs one short fixed workload again and again. Each time a
+new process kills itself one call later (STEP calls later), another process judges what is stored, a
+third one goes on where the first one died, and the judge looks again; until the workload comes
+through alive. One line of JSON for each death.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -193,7 +194,7 @@ def work(backend: Backend, notes: Notes, keys: list[str]) -> None:
                 connection.close()
 
 
-def first_life(point: str, passes: int, url: str, notes: Notes) -> None:
+def run_first_process(point: str, passes: int, url: str, notes: Notes) -> None:
     countdown = Countdown(passes)
     torn = point == "in the middle of a write"
     if url.startswith("file"):
@@ -207,7 +208,7 @@ def first_life(point: str, passes: int, url: str, notes: Notes) -> None:
             work(SQLiteBackend(url.partition(":///")[2], vfs=vfs), notes, KEYS)
 
 
-def second_life(url: str, notes: Notes, doubts: list[str]) -> None:
+def run_second_process(url: str, notes: Notes, doubts: list[str]) -> None:
     """Repeat what was in doubt, then go on."""
     path = url.partition(":///" if url.startswith("sqlite") else "://")[2]
     work(
@@ -258,29 +259,29 @@ def judged(url: str, folder: Path, before: Callable[[], None] = lambda: None) ->
 
 
 def die_once(engine: str, point: str, passes: int, place: Path) -> Death:
-    """One life, its death, the verdict, the next life, and the verdict on that."""
+    """Run a process until it dies, judge the store, run the next process, and judge again."""
     place.mkdir()
     url = f"sqlite:///{place / 'store.db'}" if engine == "sqlite" else f"file://{place / 'store'}"
     notes = Notes(place / "notes")
-    code = in_child(lambda: first_life(point, passes, url, notes))
+    code = in_child(lambda: run_first_process(point, passes, url, notes))
     assert code in (0, -signal.SIGKILL), f"the workload failed instead of dying: {code}"
     verdict = judged(url, place)
-    later = judged(url, place, lambda: second_life(url, notes, verdict.doubts))
+    later = judged(url, place, lambda: run_second_process(url, notes, verdict.doubts))
     notes.close()
     shutil.rmtree(place)
     return Death(point, passes, killed=code != 0, verdict=verdict, later=later)
 
 
-def sweep(engine: str, point: str, folder: Path) -> Iterator[Death]:
-    """Die one pass later each time, until the workload comes through alive."""
-    for passes in itertools.count(1):
+def sweep(engine: str, point: str, folder: Path, step: int) -> Iterator[Death]:
+    """Die so many passes later each time, until the workload comes through alive."""
+    for passes in itertools.count(1 + secrets.randbelow(step), step):
         yield (death := die_once(engine, point, passes, folder / str(passes)))
         if not death.killed:
             return
 
 
 def main() -> None:
-    engine, folder = sys.argv[1:]
+    engine, folder, step = sys.argv[1:]
     for point in NAMED_POINTS * (engine == "sqlite") + CALLS:
-        for death in sweep(engine, point, Path(folder)):
+        for death in sweep(engine, point, Path(folder), int(step) if point in CALLS else 1):
             sys.stdout.buffer.write(msgspec.json.encode(death) + b"\n")

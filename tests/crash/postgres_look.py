@@ -60,12 +60,17 @@ class Settling(logging.Handler):
         self.begun = threading.Event()
 
     def __enter__(self) -> Settling:
-        logging.getLogger("holdfast").addHandler(self)
+        logger = logging.getLogger("holdfast")
+        self._level = logger.level
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)  # each, not only the first
         return self
 
     def __exit__(self, *error: object) -> None:
-        logging.getLogger("holdfast").removeHandler(self)
+        logger = logging.getLogger("holdfast")
+        logger.removeHandler(self)
+        logger.setLevel(self._level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "retrying them one by one" in record.msg:
+        if "a write failed" in record.getMessage():
             self.begun.set()

@@ -26,8 +26,8 @@ class Case(NamedTuple):
     url: str
     proxy: Proxy
     backend: Callable[[str], Backend]
-    hurry: str
-    """What makes the URL one of a store that does not wait long for an answer."""
+    hurry: float
+    """The timeout of a store that does not wait long for an answer."""
     appends: When
     times_stored: Callable[[Sequence[str]], list[int]]
 
@@ -91,7 +91,7 @@ class LostAnswers:
         assert case.times_stored(["mark"]) == [1]
 
     def test_a_call_whose_answer_never_comes_ends_and_is_settled(self, case: Case) -> None:
-        with holdfast.open(case.url + case.hurry) as store:
+        with holdfast.open(case.url, timeout=case.hurry) as store:
             store.stream("s").append(("noted", "first"))
             case.proxy.arm("swallow", when=case.appends)
             answer = store.stream("s").append(("noted", "mark"), id="mark")
@@ -104,7 +104,7 @@ class LostAnswers:
     def test_an_append_that_cannot_be_settled_is_unknown_until_it_is_repeated(
         self, id: str | None, case: Case
     ) -> None:
-        with Store(Log(case.backend(case.url), settle_seconds=0.5), "default") as store:
+        with Store(Log(case.backend(case.url), timeout=0.5), "default") as store:
             store.stream("s").append(("noted", "first"))
             case.proxy.arm("cut", when=case.appends)
             case.proxy.refuse()

@@ -14,8 +14,8 @@ from helpers.stored.checker import Verdict
 
 from .crew import PATIENCE_SECONDS, Crew, checked
 
-KILLS = int(os.environ.get("HOLDFAST_SERVER_KILLS", "15"))
-CUTS = int(os.environ.get("HOLDFAST_SERVER_CUTS", "200"))
+KILLS = int(os.environ.get("HOLDFAST_SERVER_KILLS", "8"))
+CUTS = int(os.environ.get("HOLDFAST_SERVER_CUTS", "100"))
 PROCESSES = 3
 
 

@@ -45,7 +45,7 @@ class Doubts(logging.Handler):
     """Tells when the store settles appends whose answer was lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "retrying them one by one" in record.msg and "OutcomeUnknown" in record.getMessage():
+        if "a write failed (OutcomeUnknown" in record.getMessage():
             say(f"doubt {os.getpid()}")
 
 
@@ -55,6 +55,7 @@ def main() -> None:
         if os.fork() == 0:
             signal.alarm(int(seconds))
             logging.getLogger("holdfast").addHandler(Doubts())
+            logging.getLogger("holdfast").setLevel(logging.DEBUG)  # each, not only the first
             Survivor(url, PatientNotes(notes), f"{seed}/{number}", 0, []).live()
             os._exit(1)
     for _ in range(int(processes)):

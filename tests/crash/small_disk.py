@@ -49,7 +49,7 @@ def filled(path: Path) -> Iterator[None]:
 
 def main() -> None:
     path, way = Path(sys.argv[1]), sys.argv[2]
-    store = Store(Log(SQLiteBackend(path), settle_seconds=0, pause=lambda seconds: None), "default")
+    store = Store(Log(SQLiteBackend(path), timeout=0, pause=lambda seconds: None), "default")
     notes: list[dict[str, object]] = []
     refused: list[str] = []
 

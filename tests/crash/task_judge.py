@@ -111,9 +111,9 @@ def _history(history: Sequence[Event]) -> Iterator[str]:
         if event.type == "task.claimed":
             held = True
             ended_in_this_run.clear()
-        elif event.type not in ("task.created", "step.settled") and not held:
+        elif event.type not in ("task.created", "step.resolved") and not held:
             yield f"version {number}: {event.type}, and nobody had claimed the task"
-        if event.type in ("task.left", "task.failed", "task.finished"):
+        if event.type in ("task.released", "task.failed", "task.finished"):
             held = False
         if event.type in ("task.planned", "task.decided", "task.discovered"):
             if event.data["id"] in said:
@@ -138,27 +138,25 @@ def _history(history: Sequence[Event]) -> Iterator[str]:
 
 
 def _is_end(event: Event) -> bool:
-    settled = event.type == "step.settled" and not event.data.get("again")
+    settled = event.type == "step.resolved" and not event.data.get("again")
     return event.type == "step.completed" or settled
 
 
 def claims_of(history: Sequence[Event]) -> list[tuple[int, int]]:
     """The claims: version and process."""
     return [
-        (e.version, int(e.data["holder"].split("/")[2]))
-        for e in history
-        if e.type == "task.claimed"
+        (e.version, int(e.data["owner"].split("/")[2])) for e in history if e.type == "task.claimed"
     ]
 
 
 def _ends(history: Sequence[Event]) -> dict[str, Ends]:
     ends: dict[str, Ends] = {}
-    holder = None
+    owner = None
     for event in history:
         if event.type == "task.claimed":
-            holder = int(event.data["holder"].split("/")[2])
+            owner = int(event.data["owner"].split("/")[2])
         elif event.type == "step.completed":
-            ends[event.data["step"]] = Ends(event.version, event.data.get("how", "ran"), holder)
+            ends[event.data["step"]] = Ends(event.version, event.data.get("how", "ran"), owner)
         elif _is_end(event):
             ends[event.data["step"]] = Ends(event.version, "resolved", None)
     return ends

@@ -1,9 +1,9 @@
-"""When the machine of a worker is gone: its tasks are taken over when their leases have ended, and
+"""When the machine of a worker is gone, its tasks are taken over when their leases have ended, and
 not much later.
 
-How much later is measured by `python -m bench --only failover`; here it counts that a lease is kept
-while its holder lives, that it is waited for, and that nobody waits for another one. What is
-compared are times that the records tell.
+`python -m bench --only failover` measures how much later. The tests check that a lease is kept
+while its owner lives, that others wait for its end, and that they wait for no other lease. They
+compare times from the records.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_en
             first, second = (
                 event for event in store.task(name).history() if event.type == "task.claimed"
             )
-            assert first.data["holder"].startswith("elsewhere/")
-            assert not second.data["holder"].startswith("elsewhere/")
+            assert first.data["owner"].startswith("elsewhere/")
+            assert not second.data["owner"].startswith("elsewhere/")
             end = ends[name]
             assert end is not None
             assert -DATE_SECONDS <= (second.at - end).total_seconds() < LEASE

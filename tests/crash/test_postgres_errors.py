@@ -124,8 +124,9 @@ def test_where_a_password_was_looked_for_is_told(
     with pytest.raises(AccessDenied, match="password; the password came from PGPASSWORD") as caught:
         holdfast.open(as_role(server, "plain", schema, ""))
     told(caught.value)
-    with pytest.raises(AccessDenied, match=r"rejects this user and password$") as caught:
+    with pytest.raises(AccessDenied, match="rejects this user") as caught:
         holdfast.open(as_role(server, "plain", schema, WRONG))
+    assert str(caught.value).endswith("rejects this user and password")
     told(caught.value)
 
 

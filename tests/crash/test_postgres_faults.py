@@ -53,12 +53,7 @@ class TestLostAnswers(LostAnswers):
     @pytest.fixture
     def case(self, server: PostgresServer, proxy: Proxy, url: str, schema: str) -> Case:
         return Case(
-            url,
-            proxy,
-            PostgresBackend,
-            "&timeout=2",
-            appends,
-            partial(times_stored, server, schema),
+            url, proxy, PostgresBackend, 2.0, appends, partial(times_stored, server, schema)
         )
 
 
@@ -122,7 +117,7 @@ def test_a_server_that_stands_still_holds_nobody_for_ever_and_is_taken_up_again(
     schema: str,
 ) -> None:
     with running(memory=True) as server, ThreadPoolExecutor() as threads, Settling() as settling:
-        url = f"{server.url()}&schema={schema}&timeout=1&connect_timeout=2"
+        url = f"{server.url()}&schema={schema}&timeout=4&connect_timeout=2"
         with holdfast.open(url) as store:
             store.stream("s").append(("noted", "first"))
             server.freeze()

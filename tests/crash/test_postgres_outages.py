@@ -131,7 +131,7 @@ def test_an_append_that_waits_for_a_lock_longer_than_its_time_is_stored_once(
 ) -> None:
     """Not for a lock on its stream, which is another matter: for one on the whole table."""
     with (
-        holdfast.open(url + "&timeout=1") as store,
+        holdfast.open(url + "&timeout=4") as store,
         ThreadPoolExecutor() as threads,
         server.connection() as other,
         Settling() as settling,
@@ -146,7 +146,7 @@ def test_an_append_that_waits_for_a_lock_longer_than_its_time_is_stored_once(
     assert times_stored(server, schema, ["first", "mark", "last"]) == [1, 1, 1]
 
 
-def an_append(name: str, body: bytes, *, incarnation: bytes = b"life") -> Append:
+def an_append(name: str, body: bytes, *, incarnation: bytes = b"incarnation") -> Append:
     key = StreamKey("default", "stream", name)
     return Append(key, 0, b"", incarnation, os.urandom(16), [(os.urandom(32), body)])
 

@@ -131,8 +131,8 @@ class Diary:
             )
 
 
-def keys(life: str, count: int) -> list[str]:
-    return [f"{life}/{number}" for number in range(count)]
+def keys(run: str, count: int) -> list[str]:
+    return [f"{run}/{number}" for number in range(count)]
 
 
 def checkpoint(backend: SQLiteBackend) -> None:
@@ -151,7 +151,7 @@ def ordeal(path: Path, faults: Faults, fault: str, after: int, *, lasting: bool)
     diary = Diary()
     with watched(faults) as vfs:
         backend = SQLiteBackend(path, vfs=vfs)
-        store = Store(Log(backend, settle_seconds=0, pause=lambda seconds: None), "default")
+        store = Store(Log(backend, timeout=0, pause=lambda seconds: None), "default")
         for key in keys("before", 4):
             diary.append(store, key)
         assert not diary.errors

@@ -62,14 +62,12 @@ def recording(place: Path, seed: str, durability: Literal["disk", "process"]) ->
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, watched(recorder) as vfs:
         patch.setattr(backend, "CHECKPOINT_PAGES", 10)
-        for life in range(2):
+        for run in range(2):
             with Store(
                 Log(SQLiteBackend(place / "store.db", durability=durability, vfs=vfs)), "default"
             ) as store:
                 threads = [
-                    threading.Thread(
-                        target=write, args=(store, recorder, f"{seed}/{life}/{number}")
-                    )
+                    threading.Thread(target=write, args=(store, recorder, f"{seed}/{run}/{number}"))
                     for number in range(THREADS)
                 ]
                 for thread in threads:

@@ -2,8 +2,8 @@
 
 No finished step runs again, `once` effects happen at most once and `check`ed ones exactly once, and
 it all comes to what an undisturbed run comes to. `HOLDFAST_TASK_KILLS` says how many random kills
-for each engine and variant (20 unless told), `HOLDFAST_SEED` repeats a run's draws. Unless told,
-the plain variant is killed at one half of the boundaries and the async one at the other.
+for each engine and variant (10 unless told), `HOLDFAST_SEED` repeats a run's draws. Unless told,
+each variant is killed at one of the boundaries of each write, and a relay dies at all of them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from holdfast.log.log import Log
 
 from .crew import program
 from .task_judge import Evidence, gathered, judge
-from .task_lives import SERVER, Finding, Life, Place
+from .task_kills import SERVER, Finding, KillPlan, Place
 
 TOLD = os.environ.get("HOLDFAST_TASK_KILLS")
-KILLS = int(TOLD or 20)
+KILLS = int(TOLD or 10)
 STEPS = 30
 
 LOCAL = ("sqlite", "files")
@@ -43,7 +43,7 @@ def on(*engines: str) -> pytest.MarkDecorator:
 def findings(engine: str, variant: str, folder: Path, what: str, *more: object) -> list[Finding]:
     """What was found in each store, all of it without fault."""
     done = subprocess.run(
-        program("task_lives", engine, variant, folder, what, *more),
+        program("task_kills", engine, variant, folder, what, *more),
         env={**os.environ, SERVER: postgres()} if engine == "postgres" else None,
         capture_output=True,
         timeout=270 + KILLS,
@@ -65,10 +65,10 @@ def findings(engine: str, variant: str, folder: Path, what: str, *more: object) 
 
 
 @on(*LOCAL)
-def test_killed_at_any_boundary_of_a_write_the_next_life_comes_to_the_same(
+def test_killed_at_any_boundary_of_a_write_the_next_run_comes_to_the_same(
     engine: str, variant: str, folder: Path
 ) -> None:
-    found = findings(engine, variant, folder, "each", "all" if TOLD else "half")
+    found = findings(engine, variant, folder, "each", "all" if TOLD else "share")
     assert [finding.kills for finding in found] == [1] * len(found)
     ended = {
         finding.what.partition("step.completed ")[2]
@@ -80,7 +80,7 @@ def test_killed_at_any_boundary_of_a_write_the_next_life_comes_to_the_same(
 
 
 @on(*LOCAL, "postgres")
-def test_killed_at_one_boundary_after_the_other_the_last_life_comes_to_the_same(
+def test_killed_at_one_boundary_after_the_other_the_last_run_comes_to_the_same(
     engine: str, variant: str, folder: Path
 ) -> None:
     [found] = findings(engine, variant, folder, "relay")
@@ -106,8 +106,8 @@ def test_killed_at_random_instants_it_comes_to_the_same(
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     """That of a run in which nothing went wrong."""
     place = Place("sqlite", "sync", tmp_path_factory.mktemp("tasks") / "store")
-    place.live(Life(place.world))
-    with Store(Log(place.backend(Life(place.world))), "default") as store:
+    place.live(KillPlan(place.world))
+    with Store(Log(place.backend(KillPlan(place.world))), "default") as store:
         found = gathered(store, place.notes())
     place.clear()
     return found
@@ -139,10 +139,10 @@ def ran_after_its_end_unacknowledged(evidence: Evidence) -> None:
     evidence.notes += [{"what": "kill", "pid": note(evidence, "run", "big")["by"]}]
     evidence.notes += [{**note(evidence, "run", "big"), "by": 1}]
     claim = evidence.history[1]
-    holder = claim.data["holder"].split("/")
-    holder[2] = "1"
+    owner = claim.data["owner"].split("/")
+    owner[2] = "1"
     late = msgspec.structs.replace(
-        claim, version=len(evidence.history) + 1, data={**claim.data, "holder": "/".join(holder)}
+        claim, version=len(evidence.history) + 1, data={**claim.data, "owner": "/".join(owner)}
     )
     evidence.history.append(late)
 

@@ -5,7 +5,7 @@ The tasks ask, sleep, wait for signals and have children; a third process is the
 On the engines of one machine the workers run on it, and the dead are known at once. On servers each
 worker is on a machine of its own, as far as anybody can tell: another host name, and directories
 that nobody else has and that go with it. They share the server and nothing else, so what a dead one
-held is taken over when its lease has ended. `HOLDFAST_TASK_KILLS` says how long (50 unless told).
+held is taken over when its lease has ended. `HOLDFAST_TASK_KILLS` says how long (30 unless told).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ SPARE = 2
 Python takes to start."""
 PATIENCE_SECONDS = 120.0 + 4 * KILLS
 ROUND_SECONDS = 1.0
+LOOK_SECONDS = 0.1
 
 
 class Killed(msgspec.Struct):
@@ -122,17 +123,18 @@ class Machine:
 
 
 def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
-    """Workers, of which the older one is killed every second, until all tasks have ended."""
+    """Workers, of which the oldest that has tasks is killed every second, until all have ended."""
     killed = Killed()
     person = Machine("person", engine, url, notes).let_go()
     spare = [Machine("main", engine, url, notes) for _ in range(WORKERS + SPARE)]
     workers = [spare.pop(0).let_go() for _ in range(WORKERS)]
     deadline = time.monotonic() + PATIENCE_SECONDS
+    next_kill = time.monotonic() + ROUND_SECONDS
     try:
         with holdfast.open(url, durability="process") as store:
             while True:
                 try:
-                    person.process.wait(ROUND_SECONDS)  # until there is nothing left to attend to
+                    person.process.wait(LOOK_SECONDS)  # until there is nothing left to attend to
                     break
                 except subprocess.TimeoutExpired:
                     assert time.monotonic() < deadline, sorted(
@@ -147,9 +149,14 @@ def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
                 assert [each.process.poll() for each in workers] == [None] * WORKERS, (
                     "a worker ended by itself"
                 )
-                if killed.kills == MOST_KILLS[engine] or not workers[0].tasks(store):
+                if killed.kills == MOST_KILLS[engine] or time.monotonic() < next_kill:
                     continue
-                workers.pop(0).kill(store, killed)
+                busy = next((each for each in workers if each.tasks(store)), None)
+                if busy is None:
+                    continue
+                workers.remove(busy)
+                busy.kill(store, killed)
+                next_kill = time.monotonic() + ROUND_SECONDS
                 workers.append(spare.pop(0).let_go())
                 spare.append(Machine("main", engine, url, notes))
         assert person.process.returncode == 0
@@ -214,10 +221,10 @@ def history_of(history: list[Event]) -> Iterator[str]:
                 "completed"
             )
         if event.type == "step.completed" or (
-            event.type == "step.settled" and not event.data.get("again")
+            event.type == "step.resolved" and not event.data.get("again")
         ):
             done.add(event.data["step"])
-        if event.type == "task.parked":
+        if event.type == "task.stuck":
             yield f"version {event.version}: it was parked, and no step of it kills"
 
 

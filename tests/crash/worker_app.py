@@ -65,15 +65,16 @@ async def act_async(what: str) -> str:
     return act(what)
 
 
+# check_after=0: what a dead process had done to the world is visible at once.
 ordinary, once, checked = (
     holdfast.step(act),
     holdfast.step(act, once=True),
-    holdfast.step(act, check=find),
+    holdfast.step(act, check=find, check_after=0),
 )
 ordinary_async = holdfast.step(act_async)
 once_async, checked_async = (
     holdfast.step(act_async, once=True),
-    holdfast.step(act_async, check=find),
+    holdfast.step(act_async, check=find, check_after=0),
 )
 
 
@@ -203,6 +204,6 @@ def main() -> None:
     if machine:
         leases._host = lambda: machine  # type: ignore[assignment]
     os.environ[WORLD] = notes
-    sys.argv = ["holdfast", "worker", __name__, url, *([] if machine else ["--poll", "0.1"])]
+    sys.argv = ["holdfast", "worker", url, __name__, *([] if machine else ["--poll", "0.1"])]
     sys.stdin.read()  # until it is let go
     app()

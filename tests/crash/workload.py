@@ -35,7 +35,7 @@ NOT_STORED = (Conflict, Unavailable, StorageFull)
 
 
 class Process:
-    """What the writers of one process share, and their life."""
+    """What the writers of one process share, from its start to its end."""
 
     def __init__(
         self, url: str, notes: Notes, name: str, cycle: int, doubts: Sequence[str]
@@ -47,7 +47,7 @@ class Process:
         """Write until killed."""
         writers: list[Callable[[], None]] = [lambda: asyncio.run(self.run_agents())]
         for number in range(THREADS):
-            # What an earlier life left in doubt is repeated first.
+            # Appends that an earlier process left in doubt are repeated first.
             writers.append(partial(self.write, f"thread {number}", self.doubts[number::THREADS]))
         threads = [threading.Thread(target=self.guarded, args=(writer,)) for writer in writers]
         say(f"start {os.getpid()}")

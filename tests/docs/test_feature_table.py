@@ -20,6 +20,7 @@ from helpers.feature_table import (
     table,
     with_table,
 )
+from helpers.paths import ROOT
 from helpers.stores import CHOSEN
 
 LOCAL_ONLY = {
@@ -37,8 +38,10 @@ LOCAL_ONLY = {
 def found(request: pytest.FixtureRequest) -> tuple[Counter[Pair], list[str]]:
     items, option = request.session.items, request.config.option
     chosen = CHOSEN or option.keyword or option.markexpr
-    if not chosen and {item.path for item in items}.issuperset(files_of_features()):
-        return counted(items)  # the whole suite is being run: it need not be collected once more
+    files = set(files_of_features())
+    if not chosen and {item.path for item in items}.issuperset(files):
+        # The whole suite is being run: it need not be collected once more.
+        return counted(item for item in items if item.path in files)
     return collected()
 
 
@@ -68,13 +71,14 @@ def test_the_options_of_urls_are_those_that_there_are() -> None:
     from holdfast.backends.postgres import url
     from holdfast.backends.redis import url as redis_url
 
-    text = DOCUMENT.read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/url-options.md").read_text(encoding="utf-8")
     for title, options in (
+        ("Every URL", ("durability", "timeout", "tracebacks")),
         ("PostgreSQL", url.OPTIONS),
         ("Redis", redis_url.OPTIONS),
         ("DynamoDB", ("region", "endpoint")),
         ("S3", ("region", "endpoint")),
     ):
-        section = re.search(rf"^### {title}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        section = re.search(rf"^## {title}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
         assert section is not None, title
         assert set(re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)) == set(options), title

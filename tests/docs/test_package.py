@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import venv
 from pathlib import Path
 
@@ -111,16 +112,22 @@ TYPES = [
     "AppendResult",
     "Audit",
     "AuditEntry",
+    "CacheSize",
+    "Cancellation",
     "ConversationView",
     "ConvertResult",
     "CopyProgress",
     "CopyResult",
     "Divergence",
     "Draft",
+    "DraftPiece",
     "Drift",
+    "EntityInfo",
     "EraseResult",
+    "FailureFrame",
     "ImportResult",
     "LeaseInfo",
+    "MemoryConflict",
     "MemoryStats",
     "MessageEntry",
     "MessageProblem",
@@ -129,8 +136,10 @@ TYPES = [
     "PlanItem",
     "Preview",
     "RekeyResult",
+    "RepairResult",
     "ReplayResult",
     "RunResult",
+    "RunningStep",
     "SparedStream",
     "StateVersion",
     "StepProgress",
@@ -139,6 +148,8 @@ TYPES = [
     "SweptStream",
     "VerifyProgress",
     "VerifyResult",
+    "WorkerInfo",
+    "WorkerTask",
 ]
 
 TWINS = [
@@ -192,8 +203,26 @@ def test_every_error_is_in_one_module() -> None:
     assert not {name for name in TYPES if name in vars(holdfast.errors)}
 
 
+def test_importing_works_where_there_is_no_fork_and_no_fcntl() -> None:
+    # What Windows lacks. It isn't supported, but a program that merely imports the library works.
+    program = (
+        "import os, sys\n"
+        "for name in ('fcntl', 'pwd', 'grp', 'resource', 'termios', 'tty', 'pty'):\n"
+        "    sys.modules[name] = None\n"
+        "for name in ('register_at_fork', 'fork', 'killpg', 'getuid', 'geteuid'):\n"
+        "    delattr(os, name)\n"
+        "import holdfast, holdfast.cli\n"
+        "for name in holdfast.__all__:\n"
+        "    getattr(holdfast, name)\n"
+        "with holdfast.open('memory://') as store, store.task('a') as task:\n"
+        "    print(task.finish(task.step('b', lambda: 'done')))\n"
+    )
+    assert _run(sys.executable, "-c", program).strip() == "done"
+
+
 def test_importing_holdfast_loads_nothing_optional() -> None:
     optional = [
+        "Stemmer",
         "apsw",
         "hypothesis",
         "matplotlib",
@@ -202,7 +231,7 @@ def test_importing_holdfast_loads_nothing_optional() -> None:
         "pytest",
         "rich",
         "sqlite3",
-        "typer",
+        "click",
     ]
     program = f"import sys, holdfast; print([name for name in {optional} if name in sys.modules])"
     assert _run(sys.executable, "-c", program).strip() == "[]"
@@ -239,9 +268,14 @@ def test_open_and_aopen_take_the_same_arguments() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built from the sdist, as a release has it."""
     folder = tmp_path_factory.mktemp("dist")
-    _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT))
+    _run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT))
     [built] = folder.glob("*.whl")
+    [sources] = folder.glob("*.tar.gz")
+    with tarfile.open(sources) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"mkdocs.yml", "RELEASING.md", "tests/conftest.py", "docs/index.md", "Makefile"} <= names
     return built
 
 
@@ -255,10 +289,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.xdist_group("wheel")
-def test_the_wheel_installed_alone_has_a_working_command(installed: Path) -> None:
+def test_the_wheel_installed_alone_has_a_working_command_and_demo(
+    installed: Path, tmp_path: Path
+) -> None:
     assert (
         _run(str(installed / "holdfast"), "--version").strip() == f"holdfast {holdfast.__version__}"
     )
+    assert "kill" in _run(str(installed / "holdfast"), "demo", "--kills", "2", cwd=tmp_path)
 
 
 @pytest.mark.xdist_group("wheel")

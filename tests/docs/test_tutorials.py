@@ -18,7 +18,7 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def shown_runs(page: str, program: str) -> list[list[str]]:
     """Return the lines that the page shows below each `$ python program`."""
     consoles = "".join(CONSOLE.findall((ROOT / page).read_text()))
-    runs = consoles.split(f"$ python {program}\n")[1:]
+    runs = re.split(rf"\$ (?:timeout -s KILL [0-9.]+ )?python {re.escape(program)}\n", consoles)[1:]
     return [run.partition("\n$ ")[0].splitlines() for run in runs]
 
 
@@ -29,6 +29,8 @@ def shown_runs(page: str, program: str) -> list[list[str]]:
         ("docs/tutorial-agent.md", 0, "agent.py", slice(0, 3)),
         ("docs/tutorial-agent.md", 1, "agent.py", slice(3, 5)),
         ("docs/tutorial.md", 1, "chat.py", slice(0, 2)),
+        ("docs/quickstart.md", 0, "research.py", slice(0, 3)),
+        ("docs/explanation/exactly-once.md", 0, "pay.py", slice(0, 3)),
     ],
 )
 def test_a_program_on_the_page_is_killed_and_resumes_as_shown(

@@ -222,7 +222,7 @@ _INNER = _LINE.split(b",", 1)[1].rsplit(b',"sum"', 1)[0]
 
 SEEDS: list[bytes] = [
     b'{"id":"x","type":"noted","at":1.5,"v":2,"by":"b","correlation":"c","fold":[1,2],"data":{"a":[1,2.5,null,true,"\\u00e4"]}}',
-    b'{"id":"x","type":"noted","at":1,"blob":{"digest":"00","size":7,"life":"x"}}',
+    b'{"id":"x","type":"noted","at":1,"blob":{"digest":"00","size":7,"incarnation":"x"}}',
     b'{"a":[1,2,3],"b":"text"}\n{"in":{"a":{"list":[1,-1,[7],1]},"b":{"text":[1,-1,"xx",2]}},"put":{"c":1},"drop":["b"],"order":["a"]}',
     b'{"how":"raw","key":"k","check":"c","facts":{"n":1},"wrapped":"AAAA"}',
     b"\1\0" + bytes(12) + bytes(40),

@@ -1,20 +1,20 @@
-"""A scripted model behind OpenAI's API, on this machine: what it was asked is the evidence of what
-was restored.
+"""A scripted model behind the APIs of OpenAI and Anthropic, on this machine: what it was asked is
+the evidence of what was restored.
 
     with ModelServer("first answer", Reply(calls=[Call("add", {"a": 1, "b": 2})]), 500) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
         ...
         server.shown()     # the list of messages of each request
 
-Chat completions and Responses, whole and streamed. It answers with the replies it was given, and
-when none is left:
+Chat completions, Responses and Messages, whole and streamed. It answers with the replies it was
+given, and when none is left:
 
 - after a tool result: `tool said: …`, or, for parallel calls, all their results;
 - if the newest user text says `call NAME {"json": "arguments"}`, once or several times: with those
   calls;
 - otherwise: `seen 3 messages; last: …`, where the number counts what it was shown.
 
-As OpenAI does, it refuses a history with an unanswered tool call, or with an answer to none, with
+As they do, it refuses a history with an unanswered tool call, or with an answer to none, with
 status 400.
 
 `hold()` stops the next call before its first byte, or in the middle of its stream, until released:
@@ -30,10 +30,11 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from helpers.messages_wire import check_turns, is_text_event, message, message_events, results_in
 from helpers.model_wire import (
     Body,
     Call,
@@ -53,6 +54,7 @@ __all__ = ["Call", "Hold", "ModelServer", "Reply"]
 PATIENCE_SECONDS = 60.0
 """How long anything here waits for a test to do its part; a test that lets it pass fails."""
 
+MODEL_PATHS = ("/chat/completions", "/responses", "/messages")
 CALL = re.compile(r"\bcall (\w+) (?=\{)")
 
 
@@ -145,7 +147,13 @@ class ModelServer:
                 body
             )
             try:
-                check_chat(shown) if "messages" in body else check_items(shown, self._reasoned)
+                if path.endswith("/messages"):
+                    check_turns(shown)
+                    shown = [each for each in shown if each["role"] != "system"]
+                elif "messages" in body:
+                    check_chat(shown)
+                else:
+                    check_items(shown, self._reasoned)
             except Refused as error:
                 return number, Reply(str(error), status=400), hold
             reply = (
@@ -158,6 +166,14 @@ class ModelServer:
                     self._reasoned[output[1]["id"]] = output[0]["id"]
             return number, reply, hold
 
+    def _drop_hold(self) -> None:
+        """Release the newest hold, and forget it if no call came."""
+        with self._changed:
+            if self._newest_hold is not None:
+                self._newest_hold.release()
+            if self._newest_hold in self._holds:
+                self._holds.remove(self._newest_hold)
+
     def _control(self, path: str, body: Any) -> Any:
         """What a test in another process asks for."""
         if path == "/_log":
@@ -165,13 +181,12 @@ class ModelServer:
         if path == "/_say":
             self.say(*[_reply(said) for said in body])
         elif path == "/_hold":
-            if self._newest_hold is not None:
-                self._newest_hold.release()  # whoever asked for it was killed
+            self._drop_hold()  # whoever asked for it was killed
             self.hold(after=int((body or {}).get("after", 0)))
         elif self._newest_hold is not None and path == "/_held":
             self._newest_hold.wait()
         elif self._newest_hold is not None and path == "/_release":
-            self._newest_hold.release()
+            self._drop_hold()
         else:
             return None
         return {}
@@ -202,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         model: ModelServer = self.server.model  # type: ignore[attr-defined]
         path = self.path.partition("?")[0]
         try:
-            if not path.endswith(("/chat/completions", "/responses")):
+            if not path.endswith(MODEL_PATHS):
                 found = model._control(path, body)
                 self._send(
                     404 if found is None else 200,
@@ -216,16 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
             if reply.status != 200:
                 self._send(reply.status, _error(reply.status, reply.text or "as scripted"))
             elif streamed:
-                chat = "messages" in body
-                events = (
-                    chat_chunks(number, body, reply)
-                    if chat
-                    else response_events(number, body, reply)
-                )
-                self._stream(events, reply, hold)
+                self._stream(_forms(path)[1](number, body, reply), reply, hold)
             else:
-                make = chat_completion if "messages" in body else response
-                self._send(200, make(number, body, reply))
+                self._send(200, _forms(path)[0](number, body, reply))
         except ConnectionError:
             self.close_connection = True  # who called was killed
 
@@ -260,12 +268,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
+def _forms(path: str) -> tuple[Callable[..., Body], Callable[..., list[Body]]]:
+    """The functions that make a whole answer and a streamed one."""
+    if path.endswith("/messages"):
+        return message, message_events
+    if path.endswith("/responses"):
+        return response, response_events
+    return chat_completion, chat_chunks
+
+
 def _encoded(events: Sequence[Body]) -> Iterator[tuple[bytes, bool]]:
     """Server-sent events, and whether each is a piece of the answer's text."""
     for event in events:
         name = f"event: {event['type']}\n" if "type" in event else ""
-        is_text = event.get("type") == "response.output_text.delta" or any(
-            choice["delta"].get("content") for choice in event.get("choices", ())
+        is_text = (
+            event.get("type") == "response.output_text.delta"
+            or is_text_event(event)
+            or any(choice["delta"].get("content") for choice in event.get("choices", ()))
         )
         yield f"{name}data: {json.dumps(event)}\n\n".encode(), is_text
     if events and "choices" in events[0]:
@@ -294,6 +313,7 @@ def _derived(shown: Sequence[Body], tools: Sequence[Body]) -> Reply:
         if item.get("role") != "tool" and item.get("type") != "function_call_output":
             break
         results.insert(0, _text(item.get("content", item.get("output"))))
+    results = results or results_in(shown[-1])
     if results:
         return Reply("tool said: " + "; ".join(results))
     newest = next(

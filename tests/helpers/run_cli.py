@@ -4,7 +4,7 @@ command in it."""
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from holdfast.cli.app import app
 

@@ -83,21 +83,31 @@ def start_redis(place: Path, port: int, *options: str) -> subprocess.Popen[bytes
 @functools.cache
 def aws() -> str:
     """The endpoint of a moto server. Sets credentials for this process."""
-    from botocore import session
+    from botocore import session, useragent
 
     # Every store makes a session, and every session would read and parse the same large files.
     session.create_loader = functools.cache(session.create_loader)
+    # And every request would look at each character of the same few names.
+    useragent.sanitize_user_agent_string_component = functools.cache(
+        useragent.sanitize_user_agent_string_component
+    )
     os.environ.update(
         AWS_ACCESS_KEY_ID="testing",
         AWS_SECRET_ACCESS_KEY="testing",
         AWS_EC2_METADATA_DISABLED="true",
     )
     port = free_port()
+    start_moto(port)
+    return f"http://127.0.0.1:{port}"
+
+
+def start_moto(port: int) -> subprocess.Popen[bytes]:
+    """A simulated AWS; killed with this process if it still runs then."""
     command = [sys.executable, str(Path(__file__).parent / "engines" / "moto_server.py"), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _at_exit(lambda: _end(server))
     wait_for_port(port, server)
-    return f"http://127.0.0.1:{port}"
+    return server
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Which stores the tests run on. Engines are chosen here, and nowhere else.
 
 A test that uses `url`, `store` or `ways` is about a feature. What is above the backend interface
-doesn't know the engine, so it runs on memory, on SQLite, and on encrypted SQLite. Tests with
-`@pytest.mark.every_engine` run on all engines: together they are the table of all features in
+doesn't know the engine, so it runs on memory and on SQLite. Tests with `@pytest.mark.every_engine`
+run on all engines, and on encrypted SQLite: together they are the table of all features in
 docs/reference/backends.md.
 
 `HOLDFAST_ENGINES` chooses other stores, and then all tests run on just those:
@@ -26,8 +26,9 @@ import holdfast
 from helpers.servers import SERVERS, url_on
 
 ENGINES = ("memory", "sqlite", "files", *SERVERS)
-USUAL = ("memory", "sqlite", "sqlite-encrypted")
+USUAL = ("memory", "sqlite")
 SUFFIX = "-encrypted"
+EVERY = (*ENGINES, "sqlite" + SUFFIX)
 CHOSEN = os.environ.get("HOLDFAST_ENGINES", "")
 KEY = "base64:" + "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 KEY_VARIABLE = "HOLDFAST_KEY"
@@ -39,7 +40,7 @@ ON_MEMORY = pytest.mark.parametrize("url", ["memory://"], ids=["memory"])
 
 def _named(text: str) -> tuple[str, ...]:
     if text == "all":
-        return (*ENGINES, "sqlite-encrypted")
+        return EVERY
     if text == "encrypted":
         return tuple(engine + SUFFIX for engine in ENGINES)
     kinds = tuple(text.split(","))
@@ -55,7 +56,7 @@ def kinds(*, every: bool = False) -> tuple[str, ...]:
     """The kinds of stores that a test runs on. `every`: it has the mark `every_engine`."""
     if CHOSEN:
         return _named(CHOSEN)
-    return (*USUAL, *(engine for engine in ENGINES if engine not in USUAL)) if every else USUAL
+    return EVERY if every else USUAL
 
 
 def kinds_for(test: pytest.Item, fixture: str) -> Sequence[str]:
@@ -72,7 +73,7 @@ def summary() -> str:
     """For the head of pytest's report: what runs where, and how to run more."""
     if CHOSEN:
         return f"stores: {', '.join(kinds())} (HOLDFAST_ENGINES={CHOSEN})"
-    others = ", ".join(engine for engine in ENGINES if engine not in USUAL)
+    others = ", ".join(kind for kind in EVERY if kind not in USUAL)
     return (
         f"stores: {', '.join(USUAL)}; tests marked every_engine also on {others}; "
         "HOLDFAST_ENGINES=all for all tests"

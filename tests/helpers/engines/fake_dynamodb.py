@@ -56,6 +56,16 @@ class FakeService:
         item = self._items.get(_key(asked["Key"]))
         return AWSResponse({} if item is None else {"Item": item})
 
+    def _scan(self, asked: Item) -> AWSResponse:
+        self._space.before("walk", "")
+        front = asked.get("ExpressionAttributeValues", {}).get(":front", {"S": ""})["S"]
+        found = [
+            {"p": i["p"], "n": i["n"]}
+            for i in self._items.values()
+            if i["p"]["S"].startswith(front)
+        ]
+        return AWSResponse({"Items": found})
+
     def _batch_get_item(self, asked: Item) -> AWSResponse:
         self._space.before("get", "part")
         keys = [_key(key) for key in asked["RequestItems"][TABLE]["Keys"]]

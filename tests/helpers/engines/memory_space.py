@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast.backends.interface import Description
 from holdfast.backends.objects.space import NamedBytes
@@ -98,6 +98,12 @@ class MemorySpace:
             if name > after and (until is None or name <= until)
         ]
         return [NamedBytes(name, data, str(tag)) for name, (data, tag) in behind]
+
+    def walk(self, front: str) -> Iterator[tuple[str, bytes]]:
+        self.before("walk", front)
+        with self._lock:
+            held = list(self.held())
+        return iter([one for one in held if one[0].startswith(front)])
 
     def remove(self, partition: str, names: Iterable[bytes]) -> None:
         self.before("remove", partition)

@@ -61,6 +61,17 @@ def everything_in(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+def chain_records(
+    stream: StreamKey, incarnation: bytes, parts: Sequence[tuple[bytes, bytes]]
+) -> list[Record]:
+    """Records from version 1 on, of these append ids and bodies, with a chain that fits."""
+    seed, digest, records = chain.seed(stream, incarnation), chain.GENESIS, list[Record]()
+    for version, (append_id, body) in enumerate(parts, 1):
+        digest = chain.link(seed, digest, version, append_id, body)
+        records.append(Record(version, append_id, digest, body))
+    return records
+
+
 def planted(
     backend: MemoryBackend, stream: StreamKey, bodies: list[bytes], ids: list[bytes] | None = None
 ) -> None:
@@ -68,11 +79,7 @@ def planted(
     show."""
     kept = backend._streams[stream]
     ids = ids or [record.append_id for record in kept.records]
-    links = chain.extend(chain.seed(stream, kept.incarnation), chain.GENESIS, 0, bodies)
-    kept.records[:] = [
-        Record(version, name, link, body)
-        for version, (name, (link, body)) in enumerate(zip(ids, links, strict=True), 1)
-    ]
+    kept.records[:] = chain_records(stream, kept.incarnation, list(zip(ids, bodies, strict=True)))
     kept.version, kept.hash = kept.records[-1].version, kept.records[-1].hash
 
 

@@ -23,9 +23,9 @@ from holdfast.backends import (
 from holdfast.backends import VersionMismatch as Refused
 from holdfast.log import operations as ops
 from holdfast.log.codec import encode
-from holdfast.log.events import NewEvent
+from holdfast.log.events import NewEvent, new_append_context
 from holdfast.log.operations.retired_ids import get_retired_at
-from holdfast.log.operations.stream_ops import append_events, audit_key, new_append_context
+from holdfast.log.operations.stream_ops import append_events, audit_key
 
 LARGE = "x" * 100_000
 
@@ -57,6 +57,9 @@ class Wrapped:
         done = self.inner.delete(stream, expected=expected)
         self.after()
         return done
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        return self.inner.find_append(stream, id)
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False

@@ -108,7 +108,7 @@ def _append(backend: Backend, stream: StreamKey, indexed: bool, *, blind: bool =
     head = None if blind else backend.head(stream)
     if head is not None:
         _typed_head(head)
-    version, digest, life = (
+    version, digest, incarnation = (
         (head.version, head.hash, head.incarnation) if head else (0, b"", b"l" * 16)
     )
     fields = head.fields if head else None
@@ -116,11 +116,10 @@ def _append(backend: Backend, stream: StreamKey, indexed: bool, *, blind: bool =
         stream,
         version,
         digest,
-        life,
-        b"i" * 16,
+        incarnation,
+        (b"\xff" if indexed else b"i") * 16,
         [(b"h" * 32, b"{}")],
-        indexed=indexed,
-        fields=fields,
+        fields,
     )
     other = msgspec.structs.replace(
         new, stream=StreamKey("default", "stream", "other"), expected=0, expected_hash=b""

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import msgspec
 
 import holdfast
-from holdfast.backends import HeadFields, Record, StreamKey
+from helpers.stored.encrypted_stores import chain_records
+from holdfast.backends import HeadFields, StreamKey
 from holdfast.backends.memory import MemoryBackend
-from holdfast.log import chain
 from holdfast.log.ids import SYSTEM_TENANT
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ def populate(store: holdfast.Store) -> None:
     store.state("large").save(LARGE)
     checkpoint = store.load_checkpoint("task")
     assert checkpoint is not None
-    store.save_checkpoint(checkpoint)
+    store.save_checkpoint(holdfast.AgentCheckpoint.from_dict(checkpoint.to_dict()))
     events = store.stream("events")
     events.append(("order.placed", {"n": 1}), id="req-1")
     events.append(("order.paid", [1, 2.5, None]), ("order.sent", LARGE))
@@ -183,11 +183,11 @@ RAW: dict[str, bytes] = {
     "an empty object": b"{}",
     "text for a number": b'{"id":7,"type":[],"at":"now","data":null}',
     "a blob of no "
-    "size": b'{"id":"x","type":"noted","at":1.0,"blob":{"digest":"00","size":-1,"life":"x"}}',
+    "size": b'{"id":"x","type":"noted","at":1,"blob":{"digest":"00","size":-1,"incarnation":"x"}}',
     "a blob of all "
     "memory": b'{"id":"x","type":"noted",'
               b'"at":1.0,"blob":{"digest":"../'
-              b'../etc","size":9000000000000000000,"life":"\\u0000"}}',
+              b'../etc","size":9000000000000000000,"incarnation":"\\u0000"}}',
     "sealed by nobody": b"\1\0" + b"n" * 12 + b"c" * 40,
     "a key of a long name": b"\1\xff" + b"k" * 300,
     "a key of no name": b"\1\x05\xff\xfe\xfd\xfc\xfb" + b"n" * 40,
@@ -198,8 +198,8 @@ RAW: dict[str, bytes] = {
 VALUES: list[Any] = [
     None, True, -1, 0, 2**63 - 1, -(2**63), 2**64 - 1, 1e300, -1e300, 0.5, "", "x", "\0",
     "9" * 5000, "\U0010ffff", [], {}, [[]],
-    [None], [7], ["x"], {"": None}, {"name": 7}, {"digest": "00", "size": -1, "life": "x"},
-    {"digest": "x", "size": 2**62, "life": "\0"},
+    [None], [7], ["x"], {"": None}, {"name": 7}, {"digest": "00", "size": -1, "incarnation": "x"},
+    {"digest": "x", "size": 2**62, "incarnation": "\0"},
 ]  # fmt: skip
 """What a field of a JSON object can be in place of what it was."""
 
@@ -246,13 +246,9 @@ def cloned(backend: MemoryBackend) -> Lasting:
 def plant(backend: MemoryBackend, key: StreamKey, version: int, body: bytes) -> None:
     """Replace one body, with a chain that fits."""
     stream = backend._streams[key]
-    bodies = [record.body for record in stream.records]
-    bodies[version - 1] = body
-    links = chain.extend(chain.seed(key, stream.incarnation), chain.GENESIS, 0, bodies)
-    stream.records[:] = [
-        Record(old.version, old.append_id, digest, new)
-        for old, (digest, new) in zip(stream.records, links, strict=True)
-    ]
+    parts = [(record.append_id, record.body) for record in stream.records]
+    parts[version - 1] = (parts[version - 1][0], body)
+    stream.records[:] = chain_records(key, stream.incarnation, parts)
     stream.hash = stream.records[-1].hash
 
 

@@ -100,11 +100,6 @@ def dump(path: str | Path) -> dict[tuple[str, str, str], Any]:
                     "version",
                     (row,),
                 ).fetchall(),
-                sorted(
-                    database.execute(
-                        "SELECT id, first, last FROM append_ids WHERE stream = ?", (row,)
-                    ).fetchall()
-                ),
             )
         return found
     finally:
@@ -119,6 +114,9 @@ class Wrapper:
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         return self.inner.append(batch)
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        return self.inner.find_append(stream, id)
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False

@@ -3,16 +3,24 @@ chain of their own to check ours by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from itertools import groupby
+from typing import NamedTuple
 
 import holdfast
 from holdfast.backends import Append, Backend, Head, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.log.ids import KINDS
 
-Link = tuple[bytes, bytes]
-"""Hash and body of a record."""
+
+class Link(NamedTuple):
+    """A record without its version."""
+
+    hash: bytes
+    body: bytes
+    append_id: bytes = b"i" * 16
+
 
 Change = Callable[[list[Link]], list[Link]]
 
@@ -37,36 +45,32 @@ def written(count: int = 6) -> MemoryBackend:
 def links(backend: Backend, stream: StreamKey) -> list[Link]:
     found: list[Link] = []
     while page := backend.read(stream, after=len(found)):
-        found += [(record.hash, record.body) for record in page]
+        found += [Link(record.hash, record.body, record.append_id) for record in page]
     return found
 
 
-def chained(stream: StreamKey, life: bytes, bodies: list[bytes]) -> list[Link]:
+def chained(
+    stream: StreamKey, incarnation: bytes, bodies: list[bytes], ids: Sequence[bytes] = ()
+) -> list[Link]:
     """A whole chain made anew, as somebody would who knows how, written from the description of
     it."""
     seed = sha256(b"holdfast chain 1")
-    for part in (*(part.encode() for part in stream), life):
+    for part in (*(part.encode() for part in stream), incarnation):
         seed.update(len(part).to_bytes(8, "big") + part)
     before, made = bytes(32), list[Link]()
     for number, body in enumerate(bodies, 1):
-        text = seed.digest() + before + number.to_bytes(8, "big") + sha256(body).digest()
-        before = sha256(text).digest()
-        made.append((before, body))
+        append_id = ids[number - 1] if ids else b"i" * 16
+        place = before + number.to_bytes(8, "big") + append_id
+        before = sha256(seed.digest() + place + sha256(body).digest()).digest()
+        made.append(Link(before, body, append_id))
     return made
 
 
-def rebuild(
-    source: Backend,
-    target: Backend,
-    changes: Mapping[StreamKey, Change],
-    *,
-    one_by_one: bool = False,
-) -> None:
-    """Write what is in `source` to an empty store, in the same lives, with some streams changed.
+def rebuild(source: Backend, target: Backend, changes: Mapping[StreamKey, Change]) -> None:
+    """Write the streams of `source` to an empty store, in the same incarnations, some changed.
 
-    Engines store the hashes that they are given, so that this leaves what somebody leaves who
-    writes to their tables. `one_by_one` keeps the append ids too, to which encrypted records are
-    bound.
+    Backends store the hashes that they are given, so the result is the same as if an attacker had
+    written to their tables.
     """
     tenants = [
         "$system",
@@ -76,46 +80,35 @@ def rebuild(
         for kind in KINDS:
             for head in source.heads(tenant=tenant, kind=kind):
                 new = changes.get(head.stream, lambda same: same)(links(source, head.stream))
-                if one_by_one:
-                    _append_each(source, target, head, new)
-                elif new:
-                    append = Append(
-                        head.stream, 0, b"", head.incarnation, b"i" * 16, new, fields=head.fields
-                    )
-                    target.append([append])
+                _append_each(target, head, new)
 
 
-def _append_each(source: Backend, target: Backend, head: Head, new: list[Link]) -> None:
-    ids = [record.append_id for record in source.read(head.stream)]
-    before = b""
-    for number, link in enumerate(new):
+def _append_each(target: Backend, head: Head, new: list[Link]) -> None:
+    """Append records, those with the same append id together."""
+    before, version = b"", 0
+    for append_id, group in groupby(new, lambda link: link.append_id):
+        records = [(link.hash, link.body) for link in group]
         target.append(
             [
                 Append(
-                    head.stream,
-                    number,
-                    before,
-                    head.incarnation,
-                    ids[number],
-                    [link],
-                    fields=head.fields,
+                    head.stream, version, before, head.incarnation, append_id, records, head.fields
                 )
             ]
         )
-        before = link[0]
+        before, version = records[-1][0], version + len(records)
 
 
 def altered(at: int, body: bytes = b'{"id":"x","type":"noted","at":0,"data":null}') -> Change:
     """Another content under the old hash."""
-    return lambda old: [*old[: at - 1], (old[at - 1][0], body), *old[at:]]
+    return lambda old: [*old[: at - 1], old[at - 1]._replace(body=body), *old[at:]]
 
 
 def rehashed(at: int) -> Change:
-    return lambda old: [*old[: at - 1], (b"\1" * 32, old[at - 1][1]), *old[at:]]
+    return lambda old: [*old[: at - 1], old[at - 1]._replace(hash=b"\1" * 32), *old[at:]]
 
 
 def replaced(at: int) -> Change:
-    return lambda old: [*old[: at - 1], (b"\1" * 32, b"{}"), *old[at:]]
+    return lambda old: [*old[: at - 1], Link(b"\1" * 32, b"{}"), *old[at:]]
 
 
 def swapped(one: int, other: int) -> Change:
@@ -128,7 +121,7 @@ def swapped(one: int, other: int) -> Change:
 
 
 def inserted(at: int) -> Change:
-    return lambda old: [*old[: at - 1], (b"\1" * 32, b"{}"), *old[at - 1 :]]
+    return lambda old: [*old[: at - 1], Link(b"\1" * 32, b"{}"), *old[at - 1 :]]
 
 
 def cut_out(at: int, count: int = 1) -> Change:

@@ -117,6 +117,10 @@ class Watched:
         self._call("append")
         return self.inner.append(batch)
 
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        self._call("find_append")
+        return self.inner.find_append(stream, id)
+
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:

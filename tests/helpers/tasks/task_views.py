@@ -119,7 +119,10 @@ def views(draw: st.DrawFn) -> TaskView:
         new = draw(steps(["", "", *list(recorded)[:3]]))
         recorded[new.path] = new
     paths = draw(st.lists(names | _top(recorded), max_size=8))
-    plan: list[PlanItem] = [{"name": path} if draw(st.booleans()) else path for path in paths]
+    fields = st.dictionaries(texts, values, max_size=3)
+    plan: list[PlanItem] = [
+        {**draw(fields), "name": path} if draw(st.booleans()) else path for path in paths
+    ]
     return TaskView(
         id=draw(names),
         goal=draw(st.none() | texts),

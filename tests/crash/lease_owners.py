@@ -1,8 +1,7 @@
-"""What the processes of `test_tasks_leases.py` do. What they have done, and what was refused, they
-say at once, a line each.
+"""The processes of `test_tasks_leases.py`. They print a line for each thing they have done or were
+refused.
 
-They go on when they are told to, by a line of input. What a step returns is the process that ran
-it.
+They continue after a line of input. A step returns the id of the process that ran it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from holdfast.log import leases
 from holdfast.log.log import Log
 
 from .agent30 import World
-from .task_lives import Life, MortalFiles, MortalSQLite, boundaries_of
+from .task_kills import KillPlan, MortalFiles, MortalSQLite, boundaries_of
 
 LIFETIME_SECONDS = 120
 SHORT, LONG = 0.3, 3600.0
@@ -54,7 +53,7 @@ def attempt(what: str, call: Callable[[], object]) -> None:
 
 
 def attempt_everything(task: holdfast.Task) -> None:
-    """All that a holder can write."""
+    """Everything that a lease owner can write."""
     attempt("step", lambda: task.step("late", mark))
     attempt("once", lambda: task.step("late once", holdfast.step(mark, once=True)))
     attempt("decide", lambda: task.decide("late"))
@@ -95,8 +94,8 @@ def inside(url: str) -> None:
         say("left")
 
 
-class Pause(Life):
-    """Says that it is at a boundary, and waits there until it is told to go on; once."""
+class Pause(KillPlan):
+    """Reports that it is at a boundary, and waits there for a line of input; once."""
 
     def __init__(self, boundary: str) -> None:
         super().__init__(World(Path(os.devnull)), boundary)
@@ -191,7 +190,7 @@ def robbed(url: str) -> None:
 
 
 def elsewhere(url: str, lease: str) -> None:
-    """A holder on another machine, as far as anybody can tell."""
+    """A lease owner that looks like one on another machine."""
     leases._host = lambda: "elsewhere"  # type: ignore[assignment]
     with holdfast.open(url) as store:
         with store.task("t", lease=float(lease)) as task:
@@ -201,7 +200,7 @@ def elsewhere(url: str, lease: str) -> None:
 
 
 def forking(url: str) -> None:
-    """A fork of the holder tries everything; then the holder goes on."""
+    """A fork of the lease owner tries everything; then the lease owner continues."""
     with holdfast.open(url) as store:
         with store.task("t", lease=LONG) as task:
             task.step("first", mark)

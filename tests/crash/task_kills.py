@@ -1,12 +1,12 @@
-"""Lives of the agent of thirty steps: forks of a prepared process, that end by kill -9 at a chosen
+"""Run the agent of thirty steps in forks of a prepared process, killed with kill -9 at a chosen
 place or a random time.
 
 A boundary is a place in an append of the agent: its name says what is appended, and where in the
 append it is. `main` (arguments: ENGINE VARIANT FOLDER WHAT) does one of three things and prints its
-findings as JSON, a line for each store that was judged: `each` (one more argument: `half` or `all`)
-kills one life at one boundary, for half or all of them; `relay` kills at every boundary that nobody
-has died at, also those that only a resumed run gets to, in one store; `random` (more arguments:
-KILLS SEED) kills at random times.
+findings as JSON, a line for each store that was judged: `each` (one more argument: `share` or
+`all`) kills one process at one boundary, for a share or all of them; `relay` kills at every
+boundary where no process has died yet, including those that only a resumed run reaches, in one
+store; `random` (more arguments: KILLS SEED) kills at random times.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PLACES = {
 SERVER = "HOLDFAST_TEST_SERVER"
 """In the environment: the URL of the server, to which options can be added."""
 LIFETIME_SECONDS = 60
-"""Longer than any life should take; then the alarm ends it, and the program fails."""
+"""Longer than any process should take; then the alarm ends it, and the program fails."""
 KILLS_PER_STORE = 5
 
 
@@ -72,12 +72,11 @@ class Finding(msgspec.Struct):
 
 
 class Failed(Exception):
-    """A life did not end as it should."""
+    """A process did not end as it should."""
 
 
-class Life:
-    """Where one life is to end: at `target`, with `relay` wherever none has ended yet, else
-    nowhere."""
+class KillPlan:
+    """Where a process is killed: at `target`, or with `past` where none has died; else nowhere."""
 
     def __init__(
         self, world: World, target: str | None = None, past: set[str] | None = None
@@ -101,7 +100,7 @@ class Life:
         die()
 
 
-class Rehearsal(Life):
+class Rehearsal(KillPlan):
     """Ends nowhere, and notes every boundary that it passes."""
 
     def is_due(self, place: str, names: Sequence[str]) -> bool:
@@ -141,8 +140,8 @@ def _name(append: Append) -> str:
 class MortalSQLite(SQLiteBackend):
     """SQLite that may die in each append."""
 
-    def __init__(self, path: Path, life: Life) -> None:
-        self.life = life
+    def __init__(self, path: Path, kill_plan: KillPlan) -> None:
+        self.kill_plan = kill_plan
         self.names: list[str] = []
         super().__init__(path)
 
@@ -154,71 +153,71 @@ class MortalSQLite(SQLiteBackend):
             self.names = []
 
     def _begin(self, writer: Any) -> None:  # type: ignore[override]
-        self.life.at("before begin", self.names)
+        self.kill_plan.at("before begin", self.names)
         super()._begin(writer)
         names, self.inserted = list(self.names), False
 
         def on_change(operation: int, database: str, table: str, row: int) -> None:
             if (operation, table) == (apsw.SQLITE_INSERT, "records") and not self.inserted:
                 self.inserted = True
-                self.life.at("after insert", names)
+                self.kill_plan.at("after insert", names)
 
         writer.connection.set_update_hook(on_change)
 
     def _commit(self, writer: Any) -> None:  # type: ignore[override]
-        self.life.at("before commit", self.names)
+        self.kill_plan.at("before commit", self.names)
         super()._commit(writer)
-        self.life.at("after commit", self.names)
+        self.kill_plan.at("after commit", self.names)
 
 
 class MortalDisk(Disk):
     """Dies in the middle of the first write of an append."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
+    def __init__(self, kill_plan: KillPlan) -> None:
+        self.kill_plan = kill_plan
         self.names: list[str] = []
 
     def write(self, file: int, data: bytes | memoryview, offset: int) -> int:
         names, self.names = self.names, []
-        if self.life.is_due("in the middle of the write", names):
+        if self.kill_plan.is_due("in the middle of the write", names):
             super().write(file, data[: len(data) // 2], offset)
-            self.life.end("in the middle of the write", names)
+            self.kill_plan.end("in the middle of the write", names)
         return super().write(file, data, offset)
 
 
 class MortalFiles(FilesBackend):
     """Files that may die in each append."""
 
-    def __init__(self, path: Path, life: Life) -> None:
-        self.life, self.mortal = life, MortalDisk(life)
+    def __init__(self, path: Path, kill_plan: KillPlan) -> None:
+        self.kill_plan, self.mortal = kill_plan, MortalDisk(kill_plan)
         super().__init__(path, disk=self.mortal)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         names = names_of(batch)
-        self.life.at("before the append", names)
+        self.kill_plan.at("before the append", names)
         self.mortal.names = names
         answers = super().append(batch)
-        self.life.at("after the append", names)
+        self.kill_plan.at("after the append", names)
         return answers
 
 
 class MortalPostgres(PostgresBackend):
     """PostgreSQL whose client may die before and after each append."""
 
-    def __init__(self, url: str, life: Life) -> None:
-        self.life = life
+    def __init__(self, url: str, kill_plan: KillPlan) -> None:
+        self.kill_plan = kill_plan
         super().__init__(url)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         names = names_of(batch)
-        self.life.at("before the append", names)
+        self.kill_plan.at("before the append", names)
         answers = super().append(batch)
-        self.life.at("after the append", names)
+        self.kill_plan.at("after the append", names)
         return answers
 
 
 class Place:
-    """A store, its world, and the lives that work on it."""
+    """A store, its world, and the processes that work on it."""
 
     def __init__(self, engine: str, variant: str, folder: Path) -> None:
         self.engine, self.variant, self.folder = engine, variant, folder
@@ -226,20 +225,19 @@ class Place:
         self.world = World(folder / "world")
         self.schema = f"t{secrets.token_hex(8)}"
 
-    def backend(self, life: Life) -> Backend:
+    def backend(self, kill_plan: KillPlan) -> Backend:
         if self.engine == "sqlite":
-            return MortalSQLite(self.folder / "store.db", life)
+            return MortalSQLite(self.folder / "store.db", kill_plan)
         if self.engine == "postgres":
-            return MortalPostgres(f"{os.environ[SERVER]}&schema={self.schema}", life)
-        return MortalFiles(self.folder / "store", life)
+            return MortalPostgres(f"{os.environ[SERVER]}&schema={self.schema}", kill_plan)
+        return MortalFiles(self.folder / "store", kill_plan)
 
     def notes(self) -> list[dict[str, Any]]:
         return list(read_notes(self.folder / "world"))
 
-    def live(self, life: Life) -> None:
-        """One life, to the end of the task. What is in doubt is settled on the way, as a person
-        would."""
-        with Store(Log(self.backend(life)), "default") as store:
+    def live(self, kill_plan: KillPlan) -> None:
+        """Run the task to its end. Steps in doubt are resolved on the way, as a person would."""
+        with Store(Log(self.backend(kill_plan)), "default") as store:
             while True:
                 try:
                     if self.variant == "async":
@@ -251,15 +249,15 @@ class Place:
                     self.world.note("doubt", pid=os.getpid(), step=doubt.step)
                     settle(store, self.world)
 
-    def begin(self, life: Life) -> int:
-        """Begin a life, in a process of its own."""
+    def begin(self, kill_plan: KillPlan) -> int:
+        """Run the task in a fork; return its process id."""
         process = os.fork()
         if process:
             return process
         signal.alarm(LIFETIME_SECONDS)
         code = 1
         try:
-            self.live(life)
+            self.live(kill_plan)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -268,11 +266,10 @@ class Place:
             os._exit(code)
 
     def ended(self, process: int) -> bool:
-        """Wait for the end of a life. Whether it was killed; whatever else it is but success, is an
-        error."""
+        """Wait for the end of a process; return whether it was killed. Any failure is an error."""
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if code not in (0, -signal.SIGKILL):
-            raise Failed(f"a life ended with {code}")
+            raise Failed(f"a process ended with {code}")
         if code:
             # Not by itself before it dies: its other threads may do something more until it is
             # dead.
@@ -280,13 +277,13 @@ class Place:
         return code != 0
 
     def to_the_end(self) -> None:
-        """A life that nobody disturbs."""
-        if self.ended(self.begin(Life(self.world))):
-            raise Failed("a life was killed by somebody else")
+        """Run a process without a kill."""
+        if self.ended(self.begin(KillPlan(self.world))):
+            raise Failed("something else killed a process")
 
     def judged(self, what: str, expected: Outcome) -> Finding:
         """The judgement of one who was not there. The place is cleared."""
-        with Store(Log(self.backend(Life(self.world))), "default") as store:
+        with Store(Log(self.backend(KillPlan(self.world))), "default") as store:
             evidence = gathered(store, self.notes())
         running: dict[int, set[str]] = {}
         kills = in_flight = 0
@@ -297,7 +294,7 @@ class Place:
                 running.setdefault(note["by"], set()).discard(note["step"])
             elif note["what"] == "kill":
                 kills, in_flight = kills + 1, in_flight + bool(running.get(note["pid"]))
-        settled = sum(event.type == "step.settled" for event in evidence.history)
+        settled = sum(event.type == "step.resolved" for event in evidence.history)
         checked = sum(
             event.type == "step.completed" and event.data.get("how") == "checked"
             for event in evidence.history
@@ -327,11 +324,11 @@ def settle(store: Store, world: World) -> None:
 def rehearsed(engine: str, variant: str, folder: Path) -> tuple[Outcome, list[str], float]:
     """An undisturbed run: what it comes to, the boundaries that it passes, and how long it takes.
 
-    In this process, so that all lives inherit what it has imported.
+    In this process, so that all forks inherit what it has imported.
     """
     place = Place(engine, variant, folder / "rehearsal")
     place.live(Rehearsal(place.world))
-    with Store(Log(place.backend(Life(place.world))), "default") as store:
+    with Store(Log(place.backend(KillPlan(place.world))), "default") as store:
         expected = gathered(store, []).outcome
     boundaries = [note["name"] for note in place.notes() if note["what"] == "boundary"]
     assert {name.partition(": ")[0] for name in boundaries} == set(PLACES[engine])
@@ -348,11 +345,9 @@ def rehearsed(engine: str, variant: str, folder: Path) -> tuple[Outcome, list[st
 
 
 def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Finding]:
-    """One kill at each boundary, then a life that goes on to the end."""
+    """Kill at each boundary, then run a process to the end."""
     expected, boundaries, _ = rehearsed(engine, variant, folder)
-    if (
-        how_many == "half"
-    ):  # the engine does not know who calls it, plain or async, and a relay stops at all of them
+    if how_many == "share":
         boundaries = [name for name in boundaries if _is_of(variant, name, engine)]
     double = [boundary for boundary, count in Counter(boundaries).items() if count > 1]
     assert not double, f"several boundaries have one name: {double}"
@@ -360,7 +355,7 @@ def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Fin
     for boundary in boundaries:
         place = Place(engine, variant, folder / "store")
         try:
-            if not place.ended(place.begin(Life(place.world, boundary))):
+            if not place.ended(place.begin(KillPlan(place.world, boundary))):
                 raise Failed("nobody died there")
             place.to_the_end()
         except Failed as failed:
@@ -371,22 +366,22 @@ def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Fin
 
 
 def _is_of(variant: str, boundary: str, engine: str) -> bool:
-    """Of the places of one append, every second one is for the plain variant, and the others for
-    the async one."""
+    """Whether a variant is killed there: at one place of each append, the other variant at the next
+    one. The engine does not know who calls it, plain or async, and a relay stops at all of them."""
     place, _, name = boundary.partition(": ")
-    return (PLACES[engine].index(place) + crc32(name.encode())) % 2 == (variant == "async")
+    places = PLACES[engine]
+    return (places.index(place) + crc32(name.encode())) % len(places) == (variant == "async")
 
 
 def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
-    """Kills at every boundary at which none has died, life after life, until one gets to the
-    end."""
+    """Kill process after process, each at a boundary where none has died, until one finishes."""
     expected, boundaries, _ = rehearsed(engine, variant, folder)
     ready()
     place = Place(engine, variant, folder / "store")
     past: set[str] = set()
-    while place.ended(place.begin(Life(place.world, past=past))):
+    while place.ended(place.begin(KillPlan(place.world, past=past))):
         died_at = [note["boundaries"] for note in place.notes() if note["what"] == "dying"][-1]
-        assert not past.issuperset(died_at), "a life was killed by somebody else"
+        assert not past.issuperset(died_at), "something else killed a process"
         past.update(died_at)
     never = sorted(set(boundaries) - past)
     finding = place.judged("relay", expected)
@@ -399,7 +394,7 @@ def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
 def _ended_otherwise(boundary: str, past: set[str]) -> bool:
     """Whether it is the end of a step whose outcome had to be found out, and somebody died at
     that."""
-    settled = boundary.replace("step.completed", "step.settled")
+    settled = boundary.replace("step.completed", "step.resolved")
     return "step.completed" in boundary and bool({f"{boundary} checked", settled} & past)
 
 
@@ -413,7 +408,7 @@ def at_random(engine: str, variant: str, folder: Path, kills: str, seed: str) ->
         place = Place(engine, variant, folder / "store")
         finished = False
         for _ in range(KILLS_PER_STORE):
-            process = place.begin(Life(place.world))
+            process = place.begin(KillPlan(place.world))
             time.sleep(chance.uniform(0, took * 1.1))
             os.kill(
                 process, signal.SIGKILL
