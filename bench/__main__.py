@@ -16,9 +16,11 @@ from rich.console import Console
 from . import (
     _report,
     appends,
+    core,
     encryption,
     failover,
     imports,
+    langgraph,
     memory,
     postgres,
     processes,
@@ -30,12 +32,15 @@ from . import (
     tasks,
     throughput,
     turns,
+    web,
+    workers,
 )
 from ._measure import Lab, Result, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 PARTS = {
+    "core": core,
     "appends": appends,
     "throughput": throughput,
     "processes": processes,
@@ -46,15 +51,18 @@ PARTS = {
     "turns": turns,
     "states": states,
     "tasks": tasks,
+    "workers": workers,
     "postgres": postgres,
     "scale": scale,
     "failover": failover,
     "memory": memory,
     "encryption": encryption,
+    "web": web,
+    "langgraph": langgraph,
 }
 LONG = {"scale"}
 """Parts that take so long that they are run only when they are asked for."""
-LETTERS = dict(zip("abcdefghijklmno", PARTS, strict=True))
+LETTERS = dict(zip("abcdefghijklmnopqrs", PARTS, strict=True))
 
 
 def main() -> None:

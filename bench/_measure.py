@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -203,4 +204,48 @@ def machine(directory: Path) -> dict[str, object]:
         "apsw": apsw.apsw_version(),
         "sqlite of python": sqlite3.sqlite_version,
         "filesystem": detect_filesystem(directory) or "unknown",
+    }
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the calls of each arm took, round by round: seconds that passed, and of the
+    processor."""
+
+    wall: dict[str, list[float]]
+    cpu: dict[str, list[float]]
+
+    def describe(self, *arms: str) -> str:
+        """The middle of each arm in µs, as time that passed and of the processor."""
+        return ", ".join(
+            f"{arm} {Spread.of(self.wall[arm]).middle * 1e6:,.0f}"
+            f" ({Spread.of(self.cpu[arm]).middle * 1e6:,.0f} CPU)"
+            for arm in arms
+        )
+
+
+def interleave_with_cpu(
+    arms: Mapping[str, Callable[[], object]], rng: random.Random, *, rounds: int, repeats: int
+) -> Clocks:
+    """`interleave`, by both clocks. The processor time is that of all threads: a checkpoint in the
+    background is in it."""
+    cpu: dict[str, list[float]] = {name: [] for name in arms}
+
+    def timed(name: str) -> float:
+        start, used = time.perf_counter(), time.process_time()
+        arms[name]()
+        cpu[name].append(time.process_time() - used)
+        return time.perf_counter() - start
+
+    wall = interleave(
+        {name: partial(timed, name) for name in arms}, rng, rounds=rounds, repeats=repeats
+    )
+    return Clocks(wall, medians_of(cpu, repeats))
+
+
+def medians_of(samples: Mapping[str, list[float]], repeats: int) -> dict[str, list[float]]:
+    """The median of each round of `repeats` samples."""
+    return {
+        name: [median(values[n : n + repeats]) for n in range(0, len(values), repeats)]
+        for name, values in samples.items()
     }

@@ -18,7 +18,7 @@ from holdfast.backends.filesystem import detect_filesystem
 from ._measure import Lab
 
 if TYPE_CHECKING:
-    from postgres_server import PostgresServer
+    from helpers.engines.postgres_server import PostgresServer
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 
@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 def postgres(lab: Lab, **settings: object) -> Iterator[PostgresServer]:
     """A started PostgreSQL with the settings of a fresh installation, but for these. Says what it
     is and where its data is."""
-    with from_tests("postgres_server").running(**settings) as server:
+    with from_tests("helpers.engines.postgres_server").running(**settings) as server:
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         [values] = server.sql("SELECT " + ", ".join(f"current_setting('{name}')" for name in names))
         told = ", ".join(

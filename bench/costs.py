@@ -147,7 +147,7 @@ def wal(server: Any) -> int:
 def on_redis(lab: Lab, count: int) -> list[Row]:
     import redis
 
-    servers = from_tests("servers")
+    servers = from_tests("helpers.servers")
     with lab.place() as place:
         port = servers.free_port()
         process = servers.start_redis(
@@ -274,7 +274,7 @@ def billed() -> Iterator[Bill]:
 
 
 def on_aws(engine: str, count: int) -> list[Row]:
-    url = from_tests("servers").url_on(engine, Path("costs"))
+    url = from_tests("helpers.servers").url_on(engine, Path("costs"))
     with holdfast.open(url):
         pass  # the table is made
     with fake_clock() as clock, billed() as bill:

@@ -51,12 +51,12 @@ def url_of(engine: str, place: Path) -> str:
         return str(place / "agents.db")
     if engine == "files":
         return f"file://{quote(str(place / 'agents'))}"
-    return str(from_tests("servers").url_on(engine, place))
+    return str(from_tests("helpers.servers").url_on(engine, place))
 
 
 def taken_over(url: str) -> list[float]:
     """Seconds, for each task of a worker that was killed."""
-    program, lease = from_tests("crash.test_kill").program, from_tests("crash.elsewhere").LEASE
+    program, lease = from_tests("crash.crew").program, from_tests("crash.elsewhere").LEASE
     names = [f"task-{number}" for number in range(TASKS)]
     with holdfast.open(url) as store, letting_go(lease):
         for name in names:

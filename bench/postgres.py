@@ -28,7 +28,7 @@ from ._servers import postgres
 from .throughput import appends_per_second
 
 if TYPE_CHECKING:
-    from postgres_server import PostgresServer
+    from helpers.engines.postgres_server import PostgresServer
 
 AGENTS = 64
 HISTORY = 50

@@ -82,7 +82,7 @@ def single(lab: Lab) -> None:
         settle()
         values = interleave(arms, lab.rng, rounds=rounds, repeats=repeats)
     for size in (SHORT, LONG):
-        report(lab, f"step {size:,}, sqlite", values["sqlite", size], values["raw", size], Bar(1.6))
+        report(lab, f"step {size:,}, sqlite", values["sqlite", size], values["raw", size], Bar(1.4))
     lab.report(
         f"step {LONG:,} / step {SHORT}",
         ratio(values["sqlite", LONG], values["sqlite", SHORT]),
@@ -231,7 +231,7 @@ def resume(lab: Lab) -> None:
     note = f"after import, in this process, with a new store; reading {RESUMED:,} rows by hand: "
     note += f"{Spread.of(values['raw']).middle * 1e3:.1f} ms"
     lab.report(
-        f"open, enter and replay {RESUMED:,} steps", milliseconds, unit="ms", bar=Bar(60), note=note
+        f"open, enter and replay {RESUMED:,} steps", milliseconds, unit="ms", bar=Bar(35), note=note
     )
 
 

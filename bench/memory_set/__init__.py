@@ -18,7 +18,7 @@ A question's `kind` says what makes it hard:
 
 `answers` names every memory that answers the question; a superseded one is not among them unless
 the question asks for the past. To add a case, add lines to the files beside this one, each beside
-the questions about it.
+the questions about it. `documents.py` makes paragraphs and documents, which are longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from typing import Any, Literal, NamedTuple
 
 __all__ = ["KINDS", "Kind", "Memory", "Question", "memories", "questions"]
 
-Kind = Literal["plain", "paraphrase", "temporal", "context", "multi", "adversarial"]
+Kind = Literal[
+    "plain", "paraphrase", "temporal", "context", "multi", "adversarial", "paragraph", "document",
+    "two-hop",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = ("plain", "paraphrase", "temporal", "context", "multi", "adversarial")
 
 HERE = Path(__file__).resolve().parent
