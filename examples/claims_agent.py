@@ -32,7 +32,8 @@ def find_payment(amount: int) -> dict[str, Any] | None:
     return None
 
 
-@holdfast.step(check=find_payment)
+# check_after=0: a line in the file is visible at once. A real bank needs more time.
+@holdfast.step(check=find_payment, check_after=0)
 def pay(amount: int) -> dict[str, Any]:
     payment = {"amount": amount, "key": holdfast.idempotency_key()}
     with LEDGER.open("a") as ledger:
@@ -49,6 +50,7 @@ def work(item: object) -> str:
 
 
 def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
     with holdfast.open(FOLDER / "agents.db") as store:
         with store.task(
             "claim-7", goal="Settle claim 7", agent="claims", input={"amount": 120}

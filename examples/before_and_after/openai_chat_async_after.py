@@ -1,0 +1,33 @@
+"""A chat in async code that survives kill -9. After: with Holdfast.
+
+OPENAI_API_KEY=… python openai_chat_async_after.py [chat.db]
+
+A question is stored before the model is asked, and answered after a restart.
+"""
+
+import asyncio
+import os
+import sys
+
+import openai
+
+import holdfast
+from holdfast.integrations.openai import complete
+
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
+URL = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
+
+
+async def main() -> None:
+    client = openai.AsyncOpenAI()
+    async with holdfast.aopen(URL) as store:
+        chat = store.conversation("terminal")
+        if await chat.pending():  # a question that was not answered before the process died
+            print((await complete(client, chat, model=MODEL, window=8000)).text, flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            await chat.append({"role": "user", "content": line.strip()})
+            print((await complete(client, chat, model=MODEL, window=8000)).text, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
