@@ -76,8 +76,6 @@ NAMES = {
 # Where a retired word is right: (files, part of the line, reason).
 ALLOWED = [
     ("*", r"half[- ]life", "the term of the field for decay"),
-    ("src/*", r'"(?:life|holder|unasked|heard)"', "a key of stored data"),
-    ("src/holdfast/memory/search/*sql*.py", r"\b(?:life|heard)\b", "a column of the index"),
     ("src/holdfast/backends/postgres/*.py", r"\bformer_lives\b", "a column of the schema"),
     ("src/holdfast/memory/text/*.py", r'^[a-z:; ]+$|"[a-z]+"', "English words, as data"),
     ("*", r"[\"'`]task\.parked\b", "the type of a stored event"),
