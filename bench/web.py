@@ -4,7 +4,8 @@ The store has 100,000 tasks, some of which wait for a person, a task of 5,000 ev
 conversation. The bar is the time by the clock for one request, p95, without a network. The
 processor time is printed beside it: if the clock says much more, the machine was busy with
 something else. The first paint of the task page is measured in Chromium, if one is installed: from
-the start of the navigation until the page shows text.
+the start of the navigation until the page shows text. The memory of `holdfast serve` is measured
+while rounds of 50 clients load the longest page at once: later rounds must not add to it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import asyncio
 import gc
 import math
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import NamedTuple
@@ -34,6 +39,8 @@ EVENTS = 5_000
 WAITING = 200
 LIMIT_MS = 300
 PAINT_LIMIT_MS = 1000
+CLIENTS = 50
+GROWTH_LIMIT = 1.05
 
 REQUESTS = (
     "/",
@@ -79,6 +86,7 @@ def run(lab: Lab) -> None:
             times = asyncio.run(measure(store, rounds))
             paints = list(measure_paints(store, lab.choose(20, 5)))
             gc.unfreeze()
+        sizes = measure_memory(place / "web.db", lab.choose(10, 6))
     lab.remark(f"{tasks:,} tasks, a task of {EVENTS:,} events; p95 by the clock")
     for request, spent in times.items():
         note = (
@@ -95,6 +103,12 @@ def run(lab: Lab) -> None:
         )  # fmt: skip
     else:
         print("LEFT OUT: the first paint needs Chromium and Playwright")
+    half = len(sizes) // 2
+    lab.report(
+        f"web: peak memory, {CLIENTS} loads at once: all rounds to the first half",
+        sizes[-1] / sizes[half - 1], unit="x", bar=Bar(GROWTH_LIMIT),
+        note=f"MB after each round: {', '.join(f'{size:.0f}' for size in sizes)}",
+    )  # fmt: skip
 
 
 def fill(store: Store, tasks: int) -> None:
@@ -165,6 +179,37 @@ def measure_paints(store: Store, rounds: int) -> Iterator[float]:
             yield page.wait_for_function(FIRST_PAINT).json_value()
             page.close()
         browser.close()
+
+
+def measure_memory(file: Path, rounds: int) -> list[float]:
+    """Return the peak memory of a server in MB after each round of loads at once."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "serve", str(file), "--port", "0"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        printed = iter(server.stdout)
+        address = next(found[0] for line in printed if (found := re.search(r"http://\S+", line)))
+
+        def load(_: int) -> None:
+            httpx.get(f"{address}task?id=long", timeout=120).raise_for_status()
+
+        sizes = []
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            for _ in range(rounds):
+                list(pool.map(load, range(CLIENTS)))
+                sizes.append(read_peak_mb(server.pid))
+        return sizes
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def read_peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [peak] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak) / 1000
 
 
 def find_p95(values: Iterable[float]) -> float:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,8 +18,10 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Unavailable
-from holdfast.web import live
+from holdfast.web import WebOptions, live
+from holdfast.web.app import MAX_HANDLERS
 from holdfast.web.live import LiveTopics, TooManyPages
+from holdfast.web.server import serve_in_background
 
 
 class CountedBackend(MemoryBackend):
@@ -150,3 +157,46 @@ def test_a_page_is_left_when_its_session_has_ended(monkeypatch: pytest.MonkeyPat
 
     with holdfast.open("memory://") as store:
         asyncio.run(watch(store))
+
+
+class HeldBackend(MemoryBackend):
+    """A store in memory whose listings wait until they are let go, and are counted meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running, self.most = 0, 0
+        self.let_go, self._lock = threading.Event(), threading.Lock()
+
+    def heads(self, *args: Any, **options: Any) -> Any:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.let_go.wait()
+        with self._lock:
+            self.running -= 1
+        return super().heads(*args, **options)
+
+
+def test_fifty_requests_at_once_are_handled_a_few_at_a_time() -> None:
+    backend = HeldBackend()
+    with (
+        holdfast.open(backend) as store,
+        serve_in_background(store, WebOptions()) as address,
+        ExitStack() as connections,
+    ):
+        host = urlsplit(address).netloc
+
+        def request(path: str) -> HTTPConnection:
+            connection = HTTPConnection(host)
+            connections.callback(connection.close)
+            connection.request("GET", path)
+            return connection
+
+        requests = [request("/api/v1/tasks") for _ in range(50)]
+        while backend.running < MAX_HANDLERS:
+            time.sleep(0.01)
+        # These need no handler. When they are answered, all earlier requests have been read.
+        assert [request("/live?topic=no").getresponse().status for _ in range(3)] == [422] * 3
+        backend.let_go.set()
+        assert [each.getresponse().status for each in requests] == [200] * 50
+    assert backend.most == MAX_HANDLERS

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from anyio.to_thread import current_default_thread_limiter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -43,6 +45,8 @@ logger = logging.getLogger("holdfast")
 
 STATIC: Final = Path(__file__).parent / "static"
 MAX_BODY_BYTES: Final = 1024 * 1024
+MAX_HANDLERS: Final = 8
+"""How many requests are handled at once; others wait. It bounds the memory of the server."""
 
 _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (NotFound, 404),
@@ -85,7 +89,13 @@ def create_app(store: Store, options: WebOptions | None = None) -> ASGIApp:
         *page_routes(options, guard, make_actor),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Gate(Starlette(routes=routes), options, guard)
+    return Gate(Starlette(routes=routes, lifespan=_limit_handlers), options, guard)
+
+
+@asynccontextmanager
+async def _limit_handlers(_: Starlette) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = MAX_HANDLERS
+    yield
 
 
 class Gate:
