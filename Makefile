@@ -49,7 +49,7 @@ help:
 	@echo "make demo    kill an agent with -9 in the middle of its work, and see it resume (15 seconds)"
 	@echo "make quick   the tests of logic and of features, on memory and SQLite (80 seconds)"
 	@echo "make test    all tests (25 minutes): test-main$(APART:%=, test-%)"
-	@echo "make check   formatting, lint, types, layers, layout, words and the tree map"
+	@echo "make check   formatting, lint, types, layers, layout, words, prose and the tree map"
 	@echo "make docs    the documentation as a site, in build/site (half a minute); open build/site/index.html"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
 	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
@@ -87,6 +87,7 @@ check: $(DEV)
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) scripts/check_layout.py
 	$(PY) scripts/check_words.py
+	$(PY) scripts/check_prose.py
 	$(PY) scripts/tree_map.py
 	$(PY) scripts/cli_reference.py
 	$(PY) scripts/pictures.py
