@@ -41,7 +41,7 @@ def draw_bars(results: Mapping[str, Any], *, dark: bool) -> str:
     scale = BARS / math.log(most / least)
     height = TOP + ROW * len(rows) + 40
     canvas = Canvas(LEFT + BARS + 90, height, "Holdfast and its peers", dark=dark)
-    canvas.text(16, 26, "Times as good as the peer", bold=True, size=16)
+    canvas.text(16, 26, "Times as good as the peer (logarithmic scale)", bold=True, size=16)
     one = round(LEFT + math.log(1 / least) * scale, 1)
     canvas.text(one - 6, 44, "peer is better", anchor="end", colour="soft", size=12)
     canvas.text(one + 6, 44, "Holdfast is better", colour="soft", size=12)
