@@ -82,6 +82,7 @@ def verified(
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_store_that_went_on_is_in_order(
     asynchronous: bool, store: holdfast.Store, anchor: Path

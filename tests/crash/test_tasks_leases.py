@@ -303,6 +303,7 @@ def test_a_task_that_is_held_for_longer_than_one_waits_is_not_taken(
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_a_robbed_lease_owner_is_refused(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., OwnerProcess]
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_fork_of_the_lease_owner_cannot_write_and_does_not_disturb_it(
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_processes_that_race_for_a_task_have_it_one_after_the_other(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., OwnerProcess]
 ) -> None:

@@ -3,7 +3,8 @@
 A test that uses `url`, `store` or `ways` is about a feature. What is above the backend interface
 doesn't know the engine, so it runs on memory and on SQLite. Tests with `@pytest.mark.every_engine`
 run on all engines, and on encrypted SQLite: together they are the table of all features in
-docs/reference/backends.md.
+docs/reference/backends.md. A few of them start many processes or send many requests;
+`@pytest.mark.long("s3", ...)` names the engines that they run on only in `make soak`.
 
 `HOLDFAST_ENGINES` chooses other stores, and then all tests run on just those:
 
@@ -62,6 +63,9 @@ def kinds(*, every: bool = False) -> tuple[str, ...]:
 def kinds_for(test: pytest.Item, fixture: str) -> Sequence[str]:
     """The kinds that a fixture of a test goes through."""
     found = kinds(every=test.get_closest_marker("every_engine") is not None)
+    long = test.get_closest_marker("long")
+    if long is not None and not CHOSEN:
+        found = tuple(kind for kind in found if kind not in long.args)
     if test.get_closest_marker("unencrypted") is not None:
         found = tuple(kind for kind in found if not kind.endswith(SUFFIX))
     if fixture == "durable_kind":
@@ -76,7 +80,7 @@ def summary() -> str:
     others = ", ".join(kind for kind in EVERY if kind not in USUAL)
     return (
         f"stores: {', '.join(USUAL)}; tests marked every_engine also on {others}; "
-        "HOLDFAST_ENGINES=all for all tests"
+        "left out: those marked long on some; HOLDFAST_ENGINES=all for all tests"
     )
 
 

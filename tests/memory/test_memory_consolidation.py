@@ -293,6 +293,7 @@ TEA = ("Bob prefers tea in the morning", "In the morning Bob likes to drink tea"
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_a_merge_replaces_its_evidence_and_undo_brings_it_back(here: Consolidator) -> None:
     ids = [here.memory.remember(text, source=f"chat-{n}") for n, text in enumerate(TEA)]
     here.memory.remember("The printer is on the second floor")

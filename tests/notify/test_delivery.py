@@ -109,6 +109,7 @@ def test_a_url_and_a_secret_are_not_shown() -> None:
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_a_receiver_that_was_down_for_an_hour_gets_everything_in_order(
     store: Store, receiver: Receiver, clock: testing.FakeClock
 ) -> None:

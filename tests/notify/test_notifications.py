@@ -46,6 +46,7 @@ def test_each_need_is_told_once(store: Store) -> None:
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_a_worker_tells_a_webhook(store: Store, receiver: Receiver, asynchronous: bool) -> None:
     register_needy_agents(asynchronous=asynchronous)

@@ -62,6 +62,7 @@ def answer_questions(store: Store, stop: threading.Event) -> None:
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("files", "redis", "dynamodb", "s3", "sqlite-encrypted")
 def test_no_notification_is_lost(durable_url: str, receiver: Receiver) -> None:
     chance = random.Random(7)
     tasks = TASKS.get(durable_url.partition(":")[0], 24)
@@ -98,6 +99,7 @@ def test_no_notification_is_lost(durable_url: str, receiver: Receiver) -> None:
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_what_a_killed_worker_did_not_come_to_is_told_although_the_task_has_ended(
     durable_url: str, receiver: Receiver
 ) -> None:

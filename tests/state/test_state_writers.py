@@ -186,6 +186,7 @@ def test_what_is_read_while_a_document_is_deleted_and_begun_anew_is_never_a_mixt
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str) -> None:
     saves = examples(10)
     writers = [start(durable_url, who, saves) for who in ("one", "two")]

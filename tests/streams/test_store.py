@@ -402,6 +402,7 @@ def _append_many(url: str, writer: int, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_several_processes_write_one_stream_without_loss_or_lock_errors(durable_url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [

@@ -36,6 +36,7 @@ from holdfast.log.operations.stream_ops import append_events
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_many_writers_of_the_same_content_make_one_file(store: Store) -> None:
     with store.task("t") as task:
         together = threading.Barrier(6)

@@ -322,7 +322,8 @@ def test_tasks_interrupted_at_random_instants_can_be_resumed_at_once(
     stores.work_long("warm")
     instants = list_instants(lambda at: stores.work_long("listed", at))
     hits: list[Place] = []
-    for number in range(examples(1000)):
+    tries = examples(250)
+    for number in range(tries):
         phase = choose.choice(["entering", "stepping", "stepping", "finishing", "leaving"])
         at, name = Interrupts(*choose.choice(instants[phase])), f"interrupted-{number}"
         at.run(lambda at: stores.work_long(name, at))  # noqa: B023  it is called at once
@@ -333,7 +334,7 @@ def test_tasks_interrupted_at_random_instants_can_be_resumed_at_once(
             raise AssertionError(f"HOLDFAST_SEED={seed}, interrupted in {at.hit}") from error
     print(f"HOLDFAST_SEED={seed}, interrupts: {dict(count_phases(hits))}")
     assert set(count_phases(hits)) >= {*PHASES, "finishing"}
-    assert len(hits) > examples(900)
+    assert len(hits) > 0.9 * tries
 
 
 @pytest.mark.slow

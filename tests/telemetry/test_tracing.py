@@ -287,6 +287,7 @@ with holdfast.open(url, durability="process", key=os.environ.get("HOLDFAST_KEY")
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_a_task_that_was_killed_three_times_is_one_connected_trace(
     durable_url: str, tmp_path: Path
 ) -> None:

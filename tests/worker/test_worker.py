@@ -280,6 +280,7 @@ def killer(url: str, what: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.every_engine
+@pytest.mark.long("files", "redis", "dynamodb", "s3", "sqlite-encrypted")
 def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(
     durable_url: str,
 ) -> None:

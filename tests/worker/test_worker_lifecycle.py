@@ -428,6 +428,7 @@ def test_as_many_tasks_are_run_at_once_as_was_said(store: Store, asynchronous: b
 
 
 @pytest.mark.every_engine
+@pytest.mark.long("dynamodb", "s3")
 def test_two_workers_never_run_one_task_at_the_same_time(durable_url: str) -> None:
     inside: Counter[str] = Counter()
     runs: Counter[str] = Counter()
