@@ -109,19 +109,16 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
             part = ()
         for item in part:
             kind = type(item)
-            if kind is str:
+            if kind is str or kind is MarkedText:
                 room -= len(item)
             elif kind is dict or kind is list or kind is SourcedList:
                 found.append(item)
-            elif kind is int:
-                if not -0x8000_0000_0000_0000 <= item <= 0xFFFF_FFFF_FFFF_FFFF:
-                    return False
-            elif kind is float:
-                if not isfinite(item):
-                    return False
-            elif kind is MarkedText:
-                room -= len(item)
-            elif item is not None and kind is not bool:
+            elif not (
+                (kind is int and -0x8000_0000_0000_0000 <= item <= 0xFFFF_FFFF_FFFF_FFFF)
+                or (kind is float and isfinite(item))
+                or item is None
+                or kind is bool
+            ):
                 return False
         if seen == level_end < len(found):
             level_end = len(found)
