@@ -92,9 +92,12 @@ def test_a_status_that_there_is_not_is_refused_with_those_there_are(url: str) ->
 
 def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
     shown = run("task", url, "a-report").output
-    assert "goal: Write the report\nagent: writer\n" in shown
-    assert "collect" in shown
-    assert "write" in shown
+    title, goal, agent, *_ = shown.splitlines()
+    assert title.startswith("task a-report, ")
+    assert (goal, agent) == ("goal: Write the report", "agent: writer")
+    steps = shown.partition("\nsteps:\n")[2]
+    assert "collect" in steps
+    assert "write" in steps
 
 
 def test_a_task_is_shown_as_json_with_status_and_doubt(url: str) -> None:

@@ -368,10 +368,12 @@ def _view_text(view: TaskView, commands: StoreCommands) -> str:
         f"artifact: {file.name} ({format_size(file.size)}, {file.at:%Y-%m-%d %H:%M:%S} UTC)"
         for file in view.artifacts
     ]
-    preview = [line for line in str(view.preview()).split("\n") if "store.resolve(" not in line]
+    title, *steps = [
+        line for line in str(view.preview()).split("\n") if "store.resolve(" not in line
+    ]
     # A line break in a stored text must not look like a line of ours, such as the next command.
     advice = map(printable, advise_next(view, commands))
-    return "\n".join([*map(printable, lines), *preview, *advice])
+    return "\n".join([title, *map(printable, lines), "steps:", *steps, *advice])
 
 
 def _failure_lines(view: TaskView) -> list[str]:
@@ -420,8 +422,8 @@ def _question_line(question: Question) -> str:
     status: str = question.status
     if status == "answered":
         status = f"{to_json(question.answer)}, by {question.by or 'unknown'}"
-    payload = cut(to_json(question.payload))
-    return f"question {question.name}: {cut(question.text)} {payload} ({cut(status)})"
+    payload = "" if question.payload is None else f" {cut(to_json(question.payload))}"
+    return f"question {question.name}: {cut(question.text)}{payload} ({cut(status)})"
 
 
 def _amounts(tokens: int | None, cost: float | None, calls: int | None) -> str:
