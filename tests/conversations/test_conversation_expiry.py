@@ -199,6 +199,7 @@ def watched(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sliding", "moves"), [(True, 3), (False, 0)])
 def test_an_append_stays_one_request_and_rarely_moves_the_expiry(
     store: Store,

@@ -131,6 +131,7 @@ def test_a_log_that_forgets_what_may_still_arrive_is_caught() -> None:
     assert isinstance(second, ConflictError) and "second" in stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [NoVersionCheck, NoHashCheck, NoIdCheck])
 def test_a_backend_without_a_check_is_caught(memory: type[MemoryBackend]) -> None:
     assert first_violation(ImpatientLog, memory), f"{memory.__doc__} Nobody noticed."

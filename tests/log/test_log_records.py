@@ -66,6 +66,7 @@ def main() -> None:
         store.sweep()
 
 
+@pytest.mark.slow
 def test_a_format_with_any_of_the_facts_never_fails(local_url: str, tmp_path: Path) -> None:
     run = subprocess.run(
         program("log.test_log_records", local_url),

@@ -55,6 +55,7 @@ def open_there(url: str) -> None:
         store.stream("s").append(("n", 1))
 
 
+@pytest.mark.slow
 def test_a_spawned_process_gets_the_url_and_not_the_store(tmp_path: Path) -> None:
     url, context = str(tmp_path / "agents.db"), multiprocessing.get_context("spawn")
     with holdfast.open(url) as store:

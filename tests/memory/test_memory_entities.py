@@ -246,6 +246,7 @@ def test_a_question_finds_both_ends_of_a_link() -> None:
         assert all("names" not in hit.why for hit in plain)
 
 
+@pytest.mark.slow
 def test_two_hop_questions_find_both_answers() -> None:
     """Of 27 labelled questions among 800 memories: both ends of 25 in the top ten, and without
     links of no more than 15."""

@@ -26,6 +26,7 @@ def as_dicts(told: Sequence[memory_set.Memory]) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [documents.paragraphs, documents.documents])
 def test_more_is_found_than_by_fts5_and_bm25(made: object) -> None:
     told, asked = made()  # type: ignore[operator]

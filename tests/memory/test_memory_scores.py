@@ -27,6 +27,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("embedder", [None, Embedder(hashed, name="hashed")], ids=["words", "both"])
 def test_what_was_never_told_has_no_answer(embedder: Embedder | None) -> None:
     with holdfast.open("memory://") as store:
@@ -44,6 +45,7 @@ def test_what_was_never_told_has_no_answer(embedder: Embedder | None) -> None:
         assert all(memory.recall(one, min_score=0) for one in facts.NOTHING[:30])
 
 
+@pytest.mark.slow
 def test_questions_in_six_languages_are_answered() -> None:
     with holdfast.open("memory://") as store:
         memory = store.memory("m")
@@ -145,6 +147,7 @@ with holdfast.open("memory://") as store:
 """
 
 
+@pytest.mark.slow
 def test_each_process_gives_the_same_answer() -> None:
     """Each has another order of sets, and sums of fractions depend on the order."""
     answers = {

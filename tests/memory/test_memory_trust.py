@@ -101,6 +101,7 @@ def test_nobody_is_not_anybody_and_a_wrong_author_is_refused(method: str, wrong:
                 getattr(memory, method)(*(["tea"] if method == "recall" else []), author=wrong)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(
     said=st.lists(
@@ -126,6 +127,7 @@ def test_who_asks_for_some_authors_gets_those_and_all_of_those(
         assert {one.text for one in memory.all()} == everything.keys() - wanted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_flood_from_outside_does_not_hide_what_the_others_have_said(

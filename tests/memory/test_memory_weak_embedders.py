@@ -41,6 +41,7 @@ def measure_recall(memory: holdfast.Memory) -> float:
     return sum(shares) / len(shares)
 
 
+@pytest.mark.slow
 def test_vectors_that_say_nothing_cost_little_recall() -> None:
     with holdfast.open("memory://") as store:
         words = measure_recall(store.memory("words"))

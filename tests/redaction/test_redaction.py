@@ -261,6 +261,7 @@ def test_what_is_redacted_is_nowhere_in_the_store_and_in_no_log(
     assert not any(secret in caplog.text for secret in SECRETS)
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 @pytest.mark.unencrypted("looks for text in the records")
 def test_no_engine_is_given_what_is_redacted(backend: Any, store: Store, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_a_failed_task_has_its_own_lines_and_the_failure_of_the_step_as_its_caus
     assert not any("holdfast" in frame.file for frame in view.error.frames)
 
 
+@pytest.mark.slow
 def test_a_failure_names_the_attempt(store: Store) -> None:
     @holdfast.step(max_attempts=2)
     def flaky() -> str:

@@ -41,7 +41,7 @@ from helpers.tasks.other_process import OtherProcess
 from holdfast import StepInDoubt, Store, Task
 from holdfast.errors import NoTask
 
-pytestmark = pytest.mark.usefixtures("ignore_lost_interrupts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ignore_lost_interrupts")]
 
 LEASE = 3600.0
 PHASES = {"entering", "stepping", "leaving"}
@@ -226,21 +226,18 @@ def sweep(
 # -- every instant ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_task_interrupted_at_any_instant_can_be_resumed_at_once(stores: Stores) -> None:
     # What is above the backends is the same on files, which take longest.
     within = "backends/" if stores.url.startswith("file:") and not LONG else ""
     assert set(sweep(stores, stores.work, within=within)) >= PHASES
 
 
-@pytest.mark.slow
 def test_an_async_task_interrupted_at_any_instant_can_be_resumed_at_once(stores: Stores) -> None:
     # Its backends work in threads, which no signal interrupts.
     within = "" if stores.url.startswith("memory:") or LONG else "committer"
     assert set(sweep(stores, stores.work_async, asyncio.run, within)) >= PHASES
 
 
-@pytest.mark.slow
 def test_an_interrupt_of_a_context_manager_leaves_no_lock(tmp_path: Path) -> None:
     """Its traceback may keep a generator of ours, and what that holds, for long."""
     hits = 0
@@ -311,7 +308,6 @@ def test_an_async_task_cancelled_where_it_waits_can_be_resumed_at_once(stores: S
 # -- random instants -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(0 if LONG else 600)
 def test_tasks_interrupted_at_random_instants_can_be_resumed_at_once(
     local_stores: Stores, request: pytest.FixtureRequest
@@ -337,7 +333,6 @@ def test_tasks_interrupted_at_random_instants_can_be_resumed_at_once(
     assert len(hits) > 0.9 * tries
 
 
-@pytest.mark.slow
 def test_tasks_interrupted_by_real_signals_can_be_resumed_at_once(local_stores: Stores) -> None:
     """The signals come when they come, also inside of the system and of Python's own modules."""
     stores, hits, slower = local_stores, Counter[str](), 0.0

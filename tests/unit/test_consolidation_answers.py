@@ -246,6 +246,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(answer=json_values | st.text() | st.binary())
 @settings(max_examples=examples(200), deadline=None)
 def test_no_answer_raises_or_names_what_was_not_shown(answer: object) -> None:

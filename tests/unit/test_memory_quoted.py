@@ -85,6 +85,7 @@ def assert_quoted(line: str) -> None:
     ] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

@@ -497,6 +497,7 @@ def test_a_task_that_may_kill_the_process_does_not_wait_for_ever(
     assert meeting.met == {frozenset(("b", "s"))}
 
 
+@pytest.mark.slow
 def test_a_worker_lists_due_tasks_seldom_and_keeps_its_threads(
     watched: Watched, watched_store: Store
 ) -> None:

@@ -43,6 +43,7 @@ def run_tasks(store: Store, first: int) -> None:
         )
 
 
+@pytest.mark.slow
 def test_what_a_worker_keeps_is_bounded(store: Store) -> None:
     holdfast.agent("counter")(count)
     tracemalloc.start()

@@ -131,6 +131,7 @@ def test_the_tuple_that_a_check_finds_is_a_list_too(ways: Ways) -> None:
         assert ways.resume(lambda task: task.step("pay", pay)) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_tuple_that_contains_itself_is_refused_and_ends(ways: Ways) -> None:
     loop: list[Any] = []
     loop.append((loop,))
