@@ -329,7 +329,7 @@ def test_any_number_of_threads_share_a_bounded_number_of_connections(
 def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
     server: Server,
 ) -> None:
-    backend = RedisBackend(server.url(), timeout=0.1)
+    backend = RedisBackend(server.url(), timeout=1)
     for _ in range(redis_pool.MAX_CONNECTIONS):
         backend._pool._permits.get()
     with pytest.raises(Unavailable, match="are in use"):

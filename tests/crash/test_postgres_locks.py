@@ -285,7 +285,7 @@ def test_an_async_append_that_is_cancelled_while_its_stream_is_locked_ends(
 def test_what_was_given_up_does_not_wait_on_at_the_server(
     server: PostgresServer, schema: str, url: str
 ) -> None:
-    backend = PostgresBackend(url, timeout=1)
+    backend = PostgresBackend(url, timeout=2)
     first = an_append("s", b"first")
     backend.append([first])
     with server.connection() as other, other.transaction():
