@@ -110,7 +110,6 @@ def test_a_process_that_was_suspended_past_its_turn_writes_nothing_more(
 
 
 @pytest.mark.every_engine
-@pytest.mark.long("dynamodb", "s3")
 def test_the_turn_of_a_killed_process_is_taken_over_at_once(
     durable_url: str, started: list[subprocess.Popen[str]]
 ) -> None:

@@ -53,7 +53,6 @@ def types_of(store: Store, id: str) -> list[str]:
 
 
 @pytest.mark.every_engine
-@pytest.mark.long("files", "redis", "dynamodb", "s3", "sqlite-encrypted")
 def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_end(
     durable_url: str, elsewhere: subprocess.Popen[bytes]
 ) -> None:

@@ -6,7 +6,6 @@ On the engines of one machine the workers run on it, and the dead are known at o
 worker is on a machine of its own, as far as anybody can tell: another host name, and directories
 that nobody else has and that go with it. They share the server and nothing else, so what a dead one
 held is taken over when its lease has ended. `HOLDFAST_TASK_KILLS` says how long (30 unless told).
-Only then do they run on a simulated AWS too.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from holdfast import Event, Store
 from .crew import url_of
 from .worker_app import agent_of, expected
 
-LONG = "HOLDFAST_TASK_KILLS" in os.environ
 KILLS = int(os.environ.get("HOLDFAST_TASK_KILLS", "30"))
 TASKS = {
     "sqlite": 4 * KILLS,
@@ -54,8 +52,6 @@ MOST_KILLS = {
 }
 """Then they are left to come to the end: on a slow machine a second may be too short for any work.
 On servers each costs a lease."""
-SIMULATED = ("dynamodb", "s3")
-"""Too slow for `make test`: each request is simulated."""
 WORKERS = 2
 SPARE = 2
 """Workers that have begun and wait to be let go: it is the killing that is tested, not how long
@@ -171,7 +167,7 @@ def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
 
 
 @pytest.mark.timeout(int(PATIENCE_SECONDS) + 60)
-@pytest.mark.parametrize("engine", [each for each in TASKS if LONG or each not in SIMULATED])
+@pytest.mark.parametrize("engine", TASKS)
 def test_workers_killed_every_second_bring_all_tasks_to_their_end(
     engine: str, folder: Path
 ) -> None:

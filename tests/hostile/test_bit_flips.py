@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.unencrypted("runs on encrypted store
 
 CHOSEN = os.environ.get("HOLDFAST_FLIPS", "")
 SEED = int(os.environ.get("HOLDFAST_FLIP_SEED", "0")) or secrets.randbelow(1_000_000) + 1
-FLIPS = {"sqlite": 1000, "sqlite-encrypted": 600, "files": 200, "files-encrypted": 200}
+FLIPS = {"sqlite": 1100, "sqlite-encrypted": 700, "files": 100, "files-encrypted": 100}
 CHUNKS = 2
 """Each kind of store in so many tests, which can run side by side."""
 

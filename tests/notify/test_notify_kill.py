@@ -99,7 +99,6 @@ def test_no_notification_is_lost(durable_url: str, receiver: Receiver) -> None:
 
 
 @pytest.mark.every_engine
-@pytest.mark.long("dynamodb", "s3")
 def test_what_a_killed_worker_did_not_come_to_is_told_although_the_task_has_ended(
     durable_url: str, receiver: Receiver
 ) -> None:

@@ -146,7 +146,6 @@ def test_a_tool_sees_nothing_and_neither_does_what_calls_it(ways: Ways) -> None:
 
 
 @pytest.mark.every_engine
-@pytest.mark.long("dynamodb", "s3")
 def test_later_rewinds_summaries_and_repairs_do_not_change_what_was_seen(ways: Ways) -> None:
     chat = conversing(ways.store, 5)
     chat.append(
