@@ -73,9 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark themselves."""
     for item in items:
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if any(
-            isinstance(value, str) and value.removesuffix(SUFFIX) in SERVERS for value in params
-        ):
+        names = [value.removesuffix(SUFFIX) for value in params if isinstance(value, str)]
+        if any(name.partition(" ")[0] in SERVERS for name in names):  # "postgres without pgvector"
             item.add_marker("server")
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
