@@ -28,8 +28,8 @@ from ...log.events import Blob
 from ...redact import Redactor
 from .messages import (
     MessageForm,
-    MessageLoader,
     are_same,
+    load_messages,
     may_be_message,
     pack_message,
     read_text_message,
@@ -264,16 +264,15 @@ class ValueCodec:
         return loaded if value.kind == "list" else dict(loaded)
 
     def _load_items(self, items: Sequence[Item]) -> list[Any]:
-        load_message = MessageLoader().load
-        loaded: list[Any] = []
         for item in items:
             if item.form is None:
                 item.form = self._read_text_message(_decode(item.get_typed()))
-            form = item.form
-            loaded.append(
-                load_message(form) if isinstance(form, MessageForm) else self._load_item(item)
-            )
-        return loaded
+        forms = [item.form for item in items]
+        messages = iter(load_messages([form for form in forms if isinstance(form, MessageForm)]))
+        return [
+            next(messages) if isinstance(form, MessageForm) else self._load_item(item)
+            for item, form in zip(items, forms, strict=True)
+        ]
 
     def _load_item(self, item: Item) -> Any:
         value = self._serde.loads_typed(_decode(item.get_typed()))
