@@ -1,4 +1,4 @@
-"""How much memory a worker needs after many tasks: `python -m bench.growth [--tasks 100000]`.
+"""How much memory a worker needs after many tasks: `python -m bench.growth [--tasks 200000]`.
 
 The tasks have three steps each, and run in this process, on SQLite. Memory grows until the caches
 are full, and must then stay where it is. `store.health()` names the caches.
@@ -18,7 +18,7 @@ import holdfast
 from holdfast import Store, Task, Worker
 from holdfast.types import RunResult
 
-TASKS, PARTS = 100_000, 20
+TASKS, PARTS = 200_000, 20
 MAX_BYTES_PER_TASK = 50.0
 """The growth over the second half of the tasks, by a line through it."""
 
