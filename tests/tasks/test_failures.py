@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,51 @@ def test_an_exception_without_from_says_that_its_cause_was_being_handled(store: 
     assert (failure.implicit, failure.cause.type) == (True, "KeyError")
     assert "While handling this exception, another one was raised:" in str(failure)
     assert alone.cause is None
+
+
+def test_a_function_without_lines_shows_none_of_the_library(store: Store) -> None:
+    with pytest.raises(StepFailed), store.task("t") as task:
+        task.step("parse", int, "x")
+    view = store.get_task("t")
+    assert view is not None and view.error is not None
+    assert shown(view.steps[0].error) == []
+    assert shown(view.error)[-1].endswith('task.step("parse", int, "x")')
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+def test_a_step_that_takes_too_long_says_how_long_it_may_take(
+    store: Store, asynchronous: bool
+) -> None:
+    async def work() -> None:
+        async with store.aio.task("t") as task:
+            await task.step("wait", holdfast.step(asyncio.sleep, timeout=0.01), 30)
+
+    with pytest.raises(StepFailed):
+        if asynchronous:
+            asyncio.run(work())
+        else:
+            with store.task("t") as task:
+                task.step("wait", holdfast.step(threading.Event().wait, timeout=0.01), 0.5)
+    view = store.get_task("t")
+    assert view is not None and view.steps[0].error is not None
+    failure = view.steps[0].error
+    assert (failure.type, failure.message) == (
+        "TimeoutError",
+        "it took longer than its timeout of 0.01 s",
+    )
+    assert shown(failure) == []
+
+
+def test_a_time_out_of_the_function_itself_keeps_its_message(store: Store) -> None:
+    async def ask() -> None:
+        raise asyncio.TimeoutError("the model did not answer")
+
+    async def work() -> None:
+        async with store.aio.task("t") as task:
+            await task.step("ask", holdfast.step(ask, timeout=30))
+
+    with pytest.raises(StepFailed, match="the model did not answer"):
+        asyncio.run(work())
 
 
 def test_a_failed_run_outside_of_steps_has_its_lines_too(store: Store) -> None:

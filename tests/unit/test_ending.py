@@ -49,6 +49,18 @@ def waits(task: str) -> Suspended:
             ValueError(), {"by_worker": True}, Ending("failed", "failed"), id="no retry is left"
         ),
         pytest.param(
+            SystemExit(3),
+            {"by_worker": True},
+            Ending("failed", "failed"),
+            id="the agent of a worker exits",
+        ),
+        pytest.param(
+            KeyboardInterrupt(),
+            {"by_worker": True, "interrupted": True, "before": SCHEDULED, "has_agent": True},
+            Ending("left", "pending", LATER),
+            id="a signal interrupts it",
+        ),
+        pytest.param(
             ValueError(),
             {"before": SCHEDULED, "has_agent": True},
             Ending("failed", "retrying", LATER),

@@ -210,8 +210,11 @@ def cancel(
     if not chosen:
         name = require_name(task_id, "holdfast cancel agents.db claim-42")
         with open_store(url, tenant) as store:
+            view = require_task(store, name)
+            if view.status == "finished":  # to cancel a task again is no error
+                fail(f"task {name!r} is finished; there is nothing to cancel")
             if dry_run:
-                click.echo(show_task(require_task(store, name), as_json))
+                click.echo(show_task(view, as_json))
                 return
             store.task(name).cancel(reason, by=actor)
             echo_change(store, name, f"cancelled {printable(name)}", as_json)
@@ -404,7 +407,7 @@ def _describe_failure(label: str, failure: Failure, step: str | None) -> list[st
     if root.attempt > 1 or (step is not None and root.attempt):
         where.append(f"attempt {root.attempt}")
     lines = [line, *([f"  in {', '.join(where)}"] if where else [])]
-    has_more = root.frames or root.cause or root.group
+    has_more = failure.frames or root.frames or root.cause or root.group
     return (
         [*lines, *(f"  {line}".rstrip() for line in str(failure).split("\n"))]
         if has_more

@@ -38,6 +38,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     """The task's head before this run claimed it."""
     has_agent: bool = False
     by_worker: bool = False
+    interrupted: bool = False
+    """A signal ended the run: Ctrl-C or SIGTERM."""
     retry_at: float | None = None
     """When a worker retries a failed run; None if it doesn't."""
     suspended: bool = False
@@ -84,8 +86,9 @@ def decide_ending(run: RunFacts) -> Ending:
     `NeedsHuman`, `BudgetExceeded`, a value that cannot be stored, and the failure of a step that
     does not run again are failures that are never retried.
     """
-    # In a worker every exception counts as a failure. Otherwise it would retry the run forever.
-    failures = BaseException if run.by_worker else Exception
+    # In a worker every exception of the agent counts as a failure. Otherwise it would retry the
+    # run forever.
+    failures = BaseException if run.by_worker and not run.interrupted else Exception
     if run.error is not None and is_failure(run.error, failures):
         return _decide_failure(run, run.error)
     # If another task that was opened inside this one is suspended, this one isn't.

@@ -22,6 +22,7 @@ from .ending import RunFacts, decide_ending
 from .run.claim import check_text, declared_type
 from .run.reports import SessionLost
 from .run.session import Session
+from .run.sigterm import is_interrupt
 from .run.traceback import capture_trace, error_text
 from .state import events as ev
 from .steps.declare import UNRESOLVED, to_step
@@ -59,6 +60,7 @@ def _build_run_end(
             session.suspension.head_before,
             has_agent=session.state.agent is not None,
             by_worker=task._max_attempts > 0,
+            interrupted=task._interrupted or is_interrupt(error),
             retry_at=session.now() + retry_delay(failures)
             if failures < task._max_attempts
             else None,

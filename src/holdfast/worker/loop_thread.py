@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,8 +15,11 @@ class LoopThread:
         self._loop: Any = None
         self._thread: threading.Thread | None = None
 
-    def run(self, coroutine: Any) -> Any:
-        """Run a coroutine in the loop and return its result."""
+    def run(self, coroutine: Any, on_interrupt: Callable[[], None]) -> Any:
+        """Run a coroutine in the loop and return its result.
+
+        If this thread is interrupted, call `on_interrupt`, cancel the coroutine and wait for it.
+        """
         import asyncio
 
         with self._lock:
@@ -37,8 +41,10 @@ class LoopThread:
         try:
             return future.result()
         finally:
-            if future.cancel():  # this thread was interrupted: let the agent leave its task cleanly
-                ended.wait()
+            if not future.done():  # this thread was interrupted: let the agent leave its task
+                on_interrupt()
+                if future.cancel():
+                    ended.wait()
 
     def stop(self) -> None:
         """Stop the loop. No coroutine may be running in it."""

@@ -39,6 +39,7 @@ from ..errors import (
 )
 from ..log.head_fields import TASK_TTL
 from ..log.ids import check_id
+from ..log.leases import WithStatement
 from ..log.repeated_warning import RepeatedWarning
 from ..log.validation import check_int, check_seconds
 from ..notify.find import Notification
@@ -46,14 +47,15 @@ from ..notify.hooks import Hook, check_hooks
 from ..notify.notifier import Notifier
 from ..tasks import AsyncTask, Task
 from ..tasks.agents.declare import Agent, registered_agents
-from ..tasks.agents.run import run_agent, run_agent_async
+from ..tasks.agents.run import GaveUp, run_agent, run_agent_async
 from ..tasks.base import TaskBase
+from ..tasks.run import sigterm
 from ..tasks.run.claim import NotDue, check_open_options
 from ..tasks.run.enter import MAX_CRASHES
 from ..tasks.run.traceback import describe_failure
 from ..tasks.state.events import KIND
 from ..tasks.state.failure import Failure
-from ..tasks.state.load import describe_waits, task_info
+from ..tasks.state.load import describe_waits, task_failure, task_info
 from ..tasks.state.view import Status, TaskInfo
 from .loop_thread import LoopThread
 from .polling import FULL_SCAN_SECONDS, POLL_SECONDS, DueTaskScanner
@@ -314,6 +316,8 @@ class Worker:
         """
         results: list[RunResult] = []
         waited = False
+        name, statement = f"run_due {id(self)}", WithStatement()
+        sigterm.install(name, statement)  # async agents enter their blocks in another thread
         try:
             while limit is None or len(results) < limit:
                 ran, reported = len(results), len(self._scanner.reported)
@@ -339,6 +343,7 @@ class Worker:
                     waited = True
                     clock.sleep(min(next_in, CLOCK_RESOLUTION_SECONDS))
         finally:
+            sigterm.uninstall(name)
             self._loop.stop()
         return results
 
@@ -470,7 +475,7 @@ class Worker:
             task = run.task = kind(self._log, key, options, None, agent.is_async)
             task._max_attempts, task._max_crashes = agent.max_attempts, self._crashes
             if isinstance(task, AsyncTask):
-                self._loop.run(run_agent_async(task, hooked, Any))
+                self._loop.run(run_agent_async(task, hooked, Any), task._note_interrupt)
             else:
                 run_agent(task, hooked, Any)
         except (LeaseHeld, NotDue, TaskEnded) as problem:
@@ -526,7 +531,9 @@ class Worker:
         failure, waits, doubts = None, list[str](), list[str]()
         # A stuck task was not even started.
         if error is not None and not isinstance(error, Suspended) and status != "stuck":
-            failure = describe_failure(self._log, error)
+            recorded = task_failure(session.state) if session is not None else None
+            gave_up = isinstance(error, GaveUp) and recorded is not None
+            failure = recorded if gave_up else describe_failure(self._log, error)
         if session is not None and status == "suspended":
             waits = describe_waits(session.state)
         elif session is not None and status in ("pending", "failed"):

@@ -313,6 +313,22 @@ def test_workers_end_tasks_that_wait_and_do_not_retry_them(
     assert store.run_due() == []
 
 
+def test_a_run_that_ends_after_its_task_was_failed_reports_the_time_out(
+    store: holdfast.Store, no_agents: None
+) -> None:
+    pause = threading.Event()
+
+    @holdfast.agent("late", timeout=0.05, max_attempts=1)
+    def late(task: holdfast.Task) -> str:
+        while view(store).status == "running":
+            pause.wait(0.01)
+        return "done"
+
+    store.submit("late", "t")
+    [run] = store.run_due()
+    assert (run.status, run.error) == ("failed", "TaskTimeout")
+
+
 @pytest.mark.parametrize("again", ["submit", "retry"])
 def test_submitting_again_starts_the_time_anew_and_may_change_it(
     store: holdfast.Store, clock: Any, no_agents: None, again: str

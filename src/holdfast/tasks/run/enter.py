@@ -64,6 +64,11 @@ class EnterableTask(LeaseBlock):
         """The agent that runs the task, if any."""
         self._inline = False
         """Whether the parent task is running this one, and so sees how it ends."""
+        self._interrupted = False
+
+    def _note_interrupt(self) -> None:
+        """Note that a signal ends the run, before an async one is cancelled for it."""
+        self._interrupted = True
 
     def _is_run_by_worker(self) -> bool:
         """Return whether a worker runs the task, or a parent that a worker runs."""

@@ -309,14 +309,7 @@ class CallFunction(Effect):
             if self.timeout is None:
                 self._note_line()
                 return await awaitable
-            import asyncio
-
-            try:  # before Python 3.12, wait_for awaits it in another asyncio task
-                return await asyncio.wait_for(self._await_in_line(awaitable), self.timeout)
-            except asyncio.TimeoutError as error:  # not a `TimeoutError` in Python 3.10
-                raise (
-                    error if isinstance(error, TimeoutError) else TimeoutError(str(error))
-                ) from None
+            return await self._await_in_time(awaitable, self.timeout)
         finally:
             if self.frame is not None:
                 frame.set(outer)
@@ -355,9 +348,26 @@ class CallFunction(Effect):
         except StopIteration as error:  # before Python 3.12, it would hang the thread's future
             raise RuntimeError("the function raised StopIteration") from error
 
-    async def _await_in_line(self, awaitable: Awaitable[Any]) -> Any:
-        self._note_line()
-        return await awaitable
+    async def _await_in_time(self, awaitable: Awaitable[Any], timeout: float) -> Any:
+        import asyncio
+
+        raised: BaseException | None = None  # by the function itself
+
+        async def await_in_line() -> Any:
+            nonlocal raised
+            self._note_line()
+            try:
+                return await awaitable
+            except asyncio.TimeoutError as error:
+                raised = error
+                raise
+
+        try:  # before Python 3.12, wait_for awaits it in another asyncio task
+            return await asyncio.wait_for(await_in_line(), timeout)
+        except asyncio.TimeoutError as error:  # not a `TimeoutError` in Python 3.10
+            if error is not raised:
+                raise make_timeout_error(timeout) from None
+            raise (error if isinstance(error, TimeoutError) else TimeoutError(str(error))) from None
 
     def _note_line(self) -> None:
         """Note the thread and the asyncio task, if any, in which a step's function runs."""
@@ -370,6 +380,11 @@ class CallFunction(Effect):
 
             worker = asyncio.current_task()
         inside.run.line = (threading.get_ident(), worker)
+
+
+def make_timeout_error(seconds: float) -> TimeoutError:
+    """Return the error of a step that took too long."""
+    return TimeoutError(f"it took longer than its timeout of {seconds:g} s")
 
 
 def in_event_loop() -> bool:

@@ -1,4 +1,4 @@
-"""Handle SIGTERM in a task's block: raise `SystemExit`, to store progress and release the lease.
+"""Handle SIGTERM in a task's block: raise `Terminated`, to store progress and release the lease.
 
 The handler is installed only in the main thread, and only if the application has none of its own.
 """
@@ -16,11 +16,22 @@ _blocks: dict[str, WithStatement] = {}
 block that was left from calling `uninstall`."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM arrived while a task's block was open."""
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Return whether a signal ended a run, and not the program itself."""
+    if isinstance(error, KeyboardInterrupt):  # Python raises it only in the main thread
+        return threading.current_thread() is threading.main_thread()
+    return isinstance(error, Terminated)
+
+
 def _exit(number: int, _frame: FrameType | None) -> None:
     import signal
 
     if any(statement.guard() is not None for statement in list(_blocks.values())):
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

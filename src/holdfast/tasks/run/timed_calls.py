@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...backends import StreamKey
 from ...errors import NoTask
 from . import frames
-from .frames import frame
+from .frames import frame, make_timeout_error
 
 if TYPE_CHECKING:
     import asyncio
@@ -129,7 +129,7 @@ class TimedCall:
             if self._error is not None:
                 raise self._error
             return self._value
-        raise TimeoutError(f"it took longer than its timeout of {self._call.timeout:g} s")
+        raise make_timeout_error(self._call.timeout or 0.0)
 
     def _abandon(self) -> bool:
         """Abandon the thread. Return False if it has already ended."""

@@ -51,6 +51,11 @@ _PLUMBING: Final = tuple(
 _PACKAGE: Final = (
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 )
+_CALLERS: Final = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    for name in ("frames.py", "timed_calls.py")
+)
+"""The files whose functions call the program."""
 
 
 def error_text(error: BaseException) -> str:
@@ -224,8 +229,8 @@ class _Capture:
             traceback = traceback.tb_next
         while len(found) > 1 and found[0].tb_frame.f_code.co_filename.startswith(_PLUMBING):
             del found[0]  # Holdfast called the program through it
-        if not found and inside is not None and not type(error).__module__.startswith(_NAME):
-            found = [inside]  # a fault in Holdfast itself, not an error that it reports
+        if not found and inside is not None and _is_own_fault(error, inside):
+            found = [inside]
         last = min(LAST_FRAMES, self._frames_left)
         first = min(FIRST_FRAMES, self._frames_left - last)
         omitted = max(len(found) - first - last, 0)
@@ -244,6 +249,16 @@ class _Capture:
     def _text(self, text: str) -> str:
         """Redact a text, then cut it: a part of a secret would not be recognized."""
         return self._redact(_clean(text, MAX_MESSAGE_CHARACTERS))[:MAX_TEXT_CHARACTERS]
+
+
+def _is_own_fault(error: BaseException, innermost: TracebackType) -> bool:
+    """Return whether an error without frames of the program is a fault in Holdfast itself.
+
+    It is not if Holdfast reports it, or where Holdfast calls the program: functions written in C
+    have no frames.
+    """
+    file = innermost.tb_frame.f_code.co_filename
+    return not type(error).__module__.startswith(_NAME) and file not in _CALLERS
 
 
 def _clean(text: str, length: int) -> str:
