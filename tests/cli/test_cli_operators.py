@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import socket
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.run_cli import plain_terminal, run
+from helpers.run_cli import paste, plain_terminal, run
 from holdfast import types
 
 
@@ -80,6 +81,22 @@ def test_tasks_are_chosen_by_agent_status_error_and_time(url: str) -> None:
     assert run("tasks", url, "--error", "").exit_code == 1
 
 
+@pytest.mark.parametrize("command", ["tasks", "retry", "cancel"])
+@pytest.mark.parametrize("since", ["99999999d", "36501d", "9" * 400, "zz", ""])
+def test_a_since_that_is_no_time_is_refused_with_what_is_allowed(
+    url: str, command: str, since: str
+) -> None:
+    result = run(command, url, "--since", since)
+    assert result.exit_code == 2
+    shown = " ".join(result.stderr.split())
+    assert "must be a duration like 30s, 5m, 12h or 60d, at most 100 years, or a date" in shown
+    assert shown.endswith(f"got {since!r}")
+
+
+def test_tasks_are_chosen_by_the_longest_time(url: str) -> None:
+    assert len(listed(url, "--since", "36500d")) == 5
+
+
 def test_the_library_chooses_the_same(url: str) -> None:
     with holdfast.open(url) as store:
         found = [info.id for info in store.tasks(error="keyerror", status="failed")]
@@ -109,6 +126,29 @@ def test_a_dry_run_lists_the_tasks_and_changes_nothing(url: str) -> None:
         ]
     assert run("cancel", url, "p 1", "--dry-run").exit_code == 0
     assert statuses(url) == before
+
+
+@pytest.mark.parametrize("command", ["retry", "cancel"])
+@pytest.mark.parametrize("task", ["z-done", "gone", "no agent", "running", "nobody"])
+def test_a_dry_run_of_one_task_refuses_what_the_command_refuses(
+    url: str, command: str, task: str
+) -> None:
+    with holdfast.open(url) as store:
+        store.submit("letters", "gone")
+        store.task("gone").cancel()
+        with store.task("no agent"):
+            pass
+        store.submit("letters", "running")
+        with contextlib.suppress(holdfast.errors.TaskEnded), store.task("running"):
+            before = statuses(url)
+            dry = run(command, url, task, "--dry-run")
+            assert statuses(url) == before
+            real = run(command, url, task)
+    assert (dry.exit_code, dry.stderr) == (real.exit_code, real.stderr)
+    if (command, task) in (("retry", "z-done"), ("cancel", "z-done"), ("retry", "gone")):
+        assert dry.exit_code == 1
+        assert dry.stderr.endswith(f"; there is nothing to {command}\n")
+        assert not dry.stdout
 
 
 def test_many_are_changed_only_after_a_confirmation(url: str) -> None:
@@ -164,6 +204,66 @@ def test_a_task_prints_the_command_that_moves_it_on_and_it_works(url: str) -> No
     [answer] = advised(url, "a-1")
     assert answer == ["answer", url, "a-1", "payout", "JSON"]
     assert advised(url, "z-done") == []
+
+
+HARD_NAMES = [
+    *("-dash", "--help", "--", "-", "a\nb", "a\n'b\\", "it's", "sp ace", "ünï", "a/b", "x$(y) `z`"),
+    *("\x1b[31m1", "\u202e\u200bx", "!1"),
+]
+
+
+def pasted(url: str, task: str, *options: str) -> list[list[str]]:
+    """The commands that `holdfast task` prints, as bash splits them if they are pasted."""
+    lines = run("task", *options, "--", url, task).stdout.splitlines()
+    return [paste(line) for line in lines if line.strip().startswith("holdfast ")]
+
+
+@pytest.mark.parametrize("name", HARD_NAMES)
+def test_a_pasted_command_acts_on_exactly_that_task(url: str, name: str) -> None:
+    with holdfast.open(url, tenant=name) as store:
+        store.submit("letters", name)
+        store.run_due()
+    [retry] = pasted(url, name, "--tenant", name)
+    result = run(*retry)
+    assert result.exit_code == 0, (retry, result.output)
+    with holdfast.open(url, tenant=name) as store:
+        assert [(info.id, info.status) for info in store.tasks()] == [(name, "pending")]
+
+
+@pytest.mark.parametrize("name", [*HARD_NAMES, "--retry", "-n"])
+def test_a_pasted_command_acts_on_exactly_that_step_or_question(url: str, name: str) -> None:
+    @holdfast.agent("unsure", max_attempts=1)
+    def unsure(task: holdfast.Task) -> Any:
+        return task.ask(name, "Go?") if task.input == "ask" else task.step(name, launch, "R8")
+
+    with holdfast.open(url) as store:
+        for task in ("ask", "do"):
+            store.submit(unsure, task, input=task)
+        store.run_due()
+    [answer] = pasted(url, "ask")
+    assert answer.pop() == "JSON"
+    done, again = pasted(url, "do")
+    assert run(*done).exit_code == 2  # the result is for a person to fill in
+    for command in ([*answer, "-1"] if "--" in answer else [*answer, "1"], again):
+        result = run(*command)
+        assert result.exit_code == 0, (command, result.output)
+    with holdfast.open(url) as store:
+        asked, unknown = store.get_task("ask"), store.get_task("do")
+    assert asked is not None and [each.status for each in asked.questions] == ["answered"]
+    assert unknown is not None and unknown.in_doubt == []
+
+
+@pytest.mark.parametrize("path", ["-d.db", "--help", "a\nb.db", "it's.db", "ünï.db"])
+def test_a_pasted_command_opens_exactly_that_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    holdfast.agent("letters", max_attempts=1)(lambda task: launch("R9") and None)
+    with holdfast.open(path) as store:
+        store.submit("letters", "l")
+        store.run_due()
+    _, again = pasted(path, "l")
+    assert run(*again).stdout == "resolved launch of l\n"
 
 
 def test_the_command_names_the_tenant_and_leaves_out_what_the_environment_says(

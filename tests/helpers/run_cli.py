@@ -3,6 +3,8 @@ command in it."""
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,3 +24,12 @@ def run(
 ) -> Result:
     """Run a command. `input` is what it reads at its standard input."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=input, env=env)
+
+
+def paste(line: str) -> list[str]:
+    """Return the arguments that bash hands to `holdfast` if this line is pasted."""
+    script = f"holdfast() {{ printf '%s\\0' \"$@\"; }}\n{line}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C"}, timeout=60
+    )
+    return done.stdout.decode().split("\0")[:-1]

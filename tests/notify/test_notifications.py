@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
 from helpers.receiver import Receiver
+from helpers.run_cli import paste, plain_terminal, run
 from helpers.sync_and_async import Ways
 from helpers.tasks.needy_agents import SECRETS, register_needy_agents, submit_needy
 from helpers.tasks.running_workers import wait_until, working
@@ -72,6 +74,41 @@ def test_a_worker_tells_a_webhook(store: Store, receiver: Receiver, asynchronous
     assert by_kind["failed"]["command"] == "holdfast retry failed"
     assert by_kind["doubt"]["step"] == "pay"
     assert by_kind["doubt"]["command"] == "holdfast resolve doubt pay --retry"
+
+
+NAMES = ("-dash", "--help", "a\nb", "it's", "sp ace", "ünï", "a/b", "--retry", "-n")
+
+
+@pytest.mark.parametrize("tenant", ["default", "-t"])
+def test_the_pasted_command_of_a_notification_acts_on_exactly_that_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tenant: str
+) -> None:
+    plain_terminal(monkeypatch)
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "agents.db"))
+
+    @holdfast.step(once=True)
+    def pay() -> None:
+        raise OSError("the line is dead")
+
+    @holdfast.agent("odd", max_attempts=1)
+    def odd(task: Task) -> Any:
+        if task.input == "failed":
+            raise OSError("no")
+        return task.ask(task.id, "Go?") if task.input == "question" else task.step(task.id, pay)
+
+    for kind in ("question", "failed", "doubt"):
+        for name in NAMES:
+            with holdfast.open(str(tmp_path / "agents.db"), tenant=tenant) as store:
+                store.submit(odd, name, input=kind)
+                store.run_due()
+                [told] = tell(store)
+                *words, last = paste(told.command)
+                command = [*words, "1" if kind == "question" else last]
+                result = run(*command)
+                assert (told.kind, result.exit_code) == (kind, 0), (command, result.output)
+                [task] = store.tasks()
+                assert (task.id, task.status, task.in_doubt) == (name, "pending", False)
+                store.task(name).delete()
 
 
 def test_content_is_told_only_to_who_asks(

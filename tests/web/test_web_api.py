@@ -10,10 +10,14 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 import holdfast
 from helpers.web import HOSTILE, client, fill
 from holdfast import Store, Usage
+from holdfast.web import WebOptions, create_app
 from holdfast.web.api import ENDPOINTS
 
 PAGES = [
@@ -180,6 +184,62 @@ def test_forms_do_what_the_api_does_and_return_to_their_page(store: Store) -> No
     assert view is not None and view.questions[0].answer is True
 
 
+def submit_form(web: httpx.Client, action: str, **fields: str) -> str:
+    """Submit a form, and return the page with its notice."""
+    answer = web.post(f"/act/{action}", data={"form_token": form_token(web), **fields})
+    assert answer.status_code == 303
+    return html.unescape(web.get(answer.headers["location"]).text)
+
+
+def leave_in_doubt(store: Store) -> None:
+    @holdfast.step(once=True)
+    def send() -> Any:
+        raise ConnectionError
+
+    with pytest.raises(holdfast.StepInDoubt), store.task("t") as task:
+        task.step("send", send)
+
+
+def test_a_doubt_is_not_resolved_without_saying_whether_it_was_done(store: Store) -> None:
+    leave_in_doubt(store)
+    with client(store, allow_write=True) as web:
+        for outcome in ({}, {"outcome": ""}, {"outcome": "perhaps"}):
+            page = submit_form(web, "task/resolve", id="t", step="send", value='"sent"', **outcome)
+            assert "Not done: Was it done?" in page
+        assert "step.resolved" not in [event.type for event in store.task("t").history()]
+        submit_form(web, "task/resolve", id="t", step="send", value='"sent"', outcome="done")
+    assert "step.resolved" in [event.type for event in store.task("t").history()]
+
+
+def test_a_form_names_the_input_that_is_no_json(store: Store) -> None:
+    leave_in_doubt(store)
+    with client(store, allow_write=True) as web:
+        resolve = {"id": "t", "step": "send", "outcome": "done", "value": "{"}
+        assert "Not done: Its result: must be JSON" in submit_form(web, "task/resolve", **resolve)
+        fork = {"id": "t", "new_id": "u"}
+        for wrong, label in (({"input": "{"}, "Input"), ({"step": "send", "value": "{"}, "Result")):
+            page = submit_form(web, "task/fork", **fork, **wrong)
+            assert f"Not done: {label}: must be JSON" in page
+        page = submit_form(web, "task/signal", id="t", name="s", value="{")
+        assert "Not done: Payload: must be JSON" in page
+        page = submit_form(web, "task/retry", id="t", tokens="many")
+        assert "Not done: New limit of tokens: must be a number" in page
+
+
+def test_lines_of_a_text_answer_end_as_they_do_in_python(store: Store) -> None:
+    @holdfast.agent(name="writer")
+    def writer(task: Any) -> Any:
+        return task.ask("text", "What?", returns=str)
+
+    store.submit("writer", "w")
+    store.run_due()
+    with client(store, allow_write=True) as web:
+        text = {"schema": '{"type": "string"}', "value": "one\r\ntwo\r\n"}
+        submit_form(web, "task/answer", id="w", name="text", **text)
+    view = store.get_task("w")
+    assert view is not None and view.questions[0].answer == "one\ntwo\n"
+
+
 def test_a_notice_that_the_server_did_not_write_is_not_shown(store: Store) -> None:
     with client(store) as web:
         assert "PAY MALLORY" not in web.get("/?notice=00.PAY%20MALLORY").text
@@ -199,6 +259,27 @@ def test_what_is_missing_or_malformed_is_an_answer_not_a_failure(store: Store) -
                 else:
                     answer = web.post(f"/api/v1/{endpoint.path}", json=given)
                 assert answer.status_code < 500, (endpoint.path, given, answer.text)
+
+
+@pytest.mark.parametrize("prefix", ["", "/ops"])
+def test_the_api_refuses_unknown_paths_and_methods_in_its_own_form(
+    store: Store, prefix: str
+) -> None:
+    app: Any = create_app(store, WebOptions(allow_write=True))
+    if prefix:
+        app = Starlette(routes=[Mount(prefix, app)])
+    with TestClient(app, base_url="http://127.0.0.1:4040") as web:
+        for path in ("/api/v1/nothing", "/api/", "/api/v2/tasks"):
+            missing = web.get(prefix + path)
+            assert (missing.status_code, missing.json()["error"]) == (404, "NotFound"), path
+            assert missing.headers["content-type"] == "application/json"
+            assert missing.headers["x-content-type-options"] == "nosniff"
+        wrong = web.get(f"{prefix}/api/v1/task/answer")
+        expected = {"error": "MethodNotAllowed", "message": "use POST"}
+        assert (wrong.status_code, wrong.json()) == (405, expected)
+        assert wrong.headers["allow"] == "POST"
+        page = web.get(f"{prefix}/nothing")
+        assert (page.status_code, page.text) == (404, "Not Found")
 
 
 def test_the_description_of_the_api_lists_every_endpoint(store: Store) -> None:

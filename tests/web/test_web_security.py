@@ -187,7 +187,8 @@ def test_a_body_that_is_too_large_is_refused(store: Store) -> None:
     fill(store)
     with client(store, allow_write=True) as web:
         large = {"id": "claim/42", "name": "payout", "value": "x" * 2_000_000}
-        assert web.post("/api/v1/task/answer", json=large).status_code == 413
+        answer = web.post("/api/v1/task/answer", json=large)
+        assert (answer.status_code, answer.json()["error"]) == (413, "TooLarge")
 
 
 def test_nothing_of_a_request_is_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import click
 import msgspec
 
 from .. import Budget, Question, Store, TaskView
-from ..errors import LeaseHeld, TaskEnded, format_owner
+from ..errors import LeaseHeld, format_owner
 from .operators.actor import By, choose_actor
 from .operators.selection import (
     AgentOption,
@@ -130,7 +131,9 @@ def retry(
         name = require_name(task_id, "holdfast retry agents.db claim-42")
         with open_store(url, tenant) as store:
             if dry_run:
-                click.echo(show_task(require_task(store, name), as_json))
+                view = _require_retriable(store, name)
+                _check_not_running(view)
+                click.echo(show_task(view, as_json))
                 return
             _retry_one(store, name, budget, timeout, actor)
             echo_change(store, name, f"submitted {printable(name)} again", as_json)
@@ -164,15 +167,38 @@ def retry(
 def _retry_one(
     store: Store, name: str, budget: Budget | None, timeout: float | None, by: str | None
 ) -> None:
-    require_task(store, name)
+    _require_retriable(store, name)
     try:
         store.retry(name, budget=budget, timeout=timeout, by=by)
-    except TaskEnded as ended:
-        raise ValueError(f"task {name!r} is {ended.status}; there is nothing to retry") from None
     except LeaseHeld as held:
-        raise ValueError(f"task {name!r} is being run by {format_owner(held.owner)}") from None
+        raise ValueError(_describe_run(name, held.owner)) from None
     if budget is not None:
         _check_budget(store.get_task(name), budget)
+
+
+def _require_retriable(store: Store, name: str) -> TaskView:
+    """Return a task. Raise `ValueError` if it has ended, or has no agent."""
+    view = require_task(store, name)
+    if view.status in ENDED:
+        raise ValueError(f"task {name!r} is {view.status}; there is nothing to retry")
+    if view.agent is None:
+        raise ValueError(
+            f"task {name!r} has no agent, so workers can't run it; resume it from the program that"
+            " created it"
+        )
+    return view
+
+
+def _check_not_running(view: TaskView) -> None:
+    """Raise `ValueError` if a process is running the task."""
+    if view.owner is None or view.lease_until is None:
+        return
+    if view.lease_until > datetime.now(timezone.utc) and not view.abandoned:
+        raise ValueError(_describe_run(view.id, view.owner))
+
+
+def _describe_run(name: str, owner: str) -> str:
+    return f"task {name!r} is being run by {format_owner(owner)}"
 
 
 @command("holdfast questions agents.db")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from hashlib import sha256
@@ -14,6 +13,7 @@ from ..backends import StreamKey
 from ..backends.clock import to_datetime
 from ..log import operations as ops
 from ..log.operations import Operation
+from ..log.shell import format_command
 from ..tasks.state import events as ev
 from ..tasks.state.fold import StepRecord, TaskState
 from ..tasks.state.load import load_task
@@ -187,14 +187,14 @@ def _describe_command(
     key: StreamKey, kind: NotificationKind, step: str | None, question: str | None
 ) -> str:
     """Return the command that resolves the problem, or that shows it."""
-    tenant = "" if key.tenant == "default" else f" --tenant {shlex.quote(key.tenant)}"
-    task = shlex.quote(key.id)
+    name, arguments, options = "task", [key.id], list[str]()
     if kind == "question" and question is not None:
-        return f"holdfast answer{tenant} {task} {shlex.quote(question)} JSON"
-    if kind == "doubt" and step is not None:
-        return f"holdfast resolve{tenant} {task} {shlex.quote(step)} --retry"
-    if kind in ("failed", "stuck"):
-        return f"holdfast retry{tenant} {task}"
-    if kind == "budget":
-        return f"holdfast retry{tenant} {task} --budget LIMIT"
-    return f"holdfast task{tenant} {task}"
+        name, arguments = "answer", [key.id, question, "JSON"]
+    elif kind == "doubt" and step is not None:
+        name, arguments, options = "resolve", [key.id, step], ["--retry"]
+    elif kind in ("failed", "stuck"):
+        name = "retry"
+    elif kind == "budget":
+        name, options = "retry", ["--budget", "LIMIT"]
+    tenant = [] if key.tenant == "default" else ["--tenant", key.tenant]
+    return format_command(["holdfast", name, *tenant], arguments, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -63,6 +63,8 @@ _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (ValueError, 422),
 )
 
+_REFUSALS: Final = {404: "NotFound", 405: "MethodNotAllowed", 413: "TooLarge"}
+
 
 def create_app(store: Store, options: WebOptions | None = None) -> ASGIApp:
     """Return the dashboard of a store as an ASGI application.
@@ -89,7 +91,9 @@ def create_app(store: Store, options: WebOptions | None = None) -> ASGIApp:
         *page_routes(options, guard, make_actor),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Gate(Starlette(routes=routes, lifespan=_limit_handlers), options, guard)
+    handlers = {HTTPException: _explain_refusal}
+    app = Starlette(routes=routes, lifespan=_limit_handlers, exception_handlers=handlers)
+    return Gate(app, options, guard)
 
 
 @asynccontextmanager
@@ -112,7 +116,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         refused = self._check(Request(scope))
-        is_static = scope["path"].removeprefix(scope.get("root_path", "")).startswith("/static/")
+        is_static = _route_path(scope).startswith("/static/")
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -130,8 +134,7 @@ class Gate:
 
     def _check(self, request: Request) -> Response | None:
         """Return the response that refuses a request; None if it may pass."""
-        guard, scope = self._guard, request.scope
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        guard, path = self._guard, _route_path(request.scope) or "/"
         if not guard.is_host_allowed(request.headers.get("host", "")):
             return problem(421, "Misdirected", "this server does not serve that host name")
         if path.startswith("/static/") or path == "/login":
@@ -150,6 +153,12 @@ class Gate:
         if path.startswith("/api/") and not _is_safe_api_call(request, guard):
             return problem(403, "CrossSite", "send JSON, from this server's own pages or a script")
         return None
+
+
+def _route_path(scope: Scope) -> str:
+    """Return the path of a request below the path where the dashboard is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _is_safe_api_call(request: Request, guard: Guard) -> bool:
@@ -202,9 +211,24 @@ def status_code(error: BaseException) -> int:
     return next((code for kind, code in _STATUS_CODES if isinstance(error, kind)), 500)
 
 
-def problem(status: int, error: str, message: str) -> Response:
+def problem(
+    status: int, error: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
     body = msgspec.json.encode({"error": error, "message": message})
-    return Response(body, status, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")
+
+
+async def _explain_refusal(request: Request, error: Exception) -> Response:
+    """Answer a request that no endpoint accepts: in JSON under /api/, elsewhere as plain text."""
+    assert isinstance(error, HTTPException)
+    status, message, headers = error.status_code, error.detail, error.headers
+    if not _route_path(request.scope).startswith("/api/"):
+        return PlainTextResponse(message, status, headers)
+    if status == 404:
+        message = "there is no such endpoint; /api/openapi.json describes all"
+    elif status == 405 and headers and "Allow" in headers:
+        message = f"use {headers['Allow']}"
+    return problem(status, _REFUSALS.get(status, "Refused"), message, headers)
 
 
 def _json(body: bytes) -> Response:

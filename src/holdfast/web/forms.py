@@ -54,9 +54,12 @@ def is_fillable(schema: Any) -> bool:
     return any(field.name for field in make_fields(schema))
 
 
-def read_form(schema: Any, form: Mapping[str, str]) -> Any:
-    """Return the value that a form holds. Raises `FormError` if an input has the wrong form."""
-    fields = make_fields(schema)
+def read_form(schema: Any, form: Mapping[str, str], label: str = "Answer") -> Any:
+    """Return the value that a form holds. Raises `FormError` if an input has the wrong form.
+
+    `label` names the input of a value that is no object, as for `make_fields`.
+    """
+    fields = make_fields(schema, label=label)
     if len(fields) == 1 and not fields[0].name:
         return _read(fields[0], form.get("value", ""))
     value: dict[str, Any] = {}
@@ -104,7 +107,7 @@ def _read(field: Field, text: str) -> Any:
                 return choice
         raise FormError(f"{label}: choose one of the values")
     if field.kind == "text":
-        return text
+        return text.replace("\r\n", "\n")  # browsers send line breaks as CRLF
     try:
         value = json.loads(text)
     except ValueError:

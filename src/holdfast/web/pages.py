@@ -456,15 +456,22 @@ def _answer(actor: api.Actor, form: Mapping[str, str]) -> str:
 
 def _resolve(actor: api.Actor, form: Mapping[str, str]) -> str:
     params = api.ResolveParams(_need(form, "id"), _need(form, "step"))
-    if form.get("outcome") == "not done":
+    outcome = form.get("outcome")
+    if outcome == "not done":
         params.retry = True
+    elif outcome == "done":
+        params.result = read_form(json.loads(form.get("schema", "null")), form, "Its result")
     else:
-        params.result = read_form(json.loads(form.get("schema", "null")), form)
+        raise FormError("Was it done?: choose whether the step was done")
     return api.resolve_step(actor, params).done
 
 
 def _retry(actor: api.Actor, form: Mapping[str, str]) -> str:
-    limits = {name: read_form(None, {"value": form[name]}) for name in _LIMITS if form.get(name)}
+    limits = {
+        name: read_form({"type": "number"}, {"value": form[name]}, f"New limit of {name}")
+        for name in _LIMITS
+        if form.get(name)
+    }
     budget = msgspec.convert(limits, Budget) if limits else None
     return api.retry_task(actor, api.RetryParams(_need(form, "id"), budget)).done
 
@@ -488,7 +495,7 @@ def _batch(actor: api.Actor, form: Mapping[str, str]) -> str:
 
 
 def _signal(actor: api.Actor, form: Mapping[str, str]) -> str:
-    payload = read_form(None, form) if form.get("value") else None
+    payload = read_form(None, form, "Payload") if form.get("value") else None
     return api.signal_task(
         actor, api.SignalParams(_need(form, "id"), _need(form, "name"), payload)
     ).done
@@ -504,9 +511,9 @@ def _fork(actor: api.Actor, form: Mapping[str, str]) -> str:
     params = msgspec.convert(given, api.ForkParams, strict=False)
     params.queue = form.get("queue") == "yes"
     if form.get("input", "").strip():
-        params.input = read_form(None, {"value": form["input"]})
+        params.input = read_form(None, {"value": form["input"]}, "Input")
     if form.get("step"):
-        result = read_form(json.loads(form.get("schema", "null")), form)
+        result = read_form(json.loads(form.get("schema", "null")), form, "Result")
         params.results = {form["step"]: result}
     return api.fork_task(actor, params).done
 

@@ -7,9 +7,11 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -376,6 +378,13 @@ def test_an_audit_names_who_resolved_and_overrode(store: Store) -> None:
         (None, None, "sent"),
         (Order, ORDER, {"number": "7"}),
         (str | None, None, 5),
+        (date, date(2026, 1, 31), "2020-13-01"),
+        (datetime, datetime(2026, 1, 31, 12, tzinfo=timezone.utc), "tomorrow"),
+        (time, time(9, 30), "noon"),
+        (timedelta, timedelta(hours=26), "a day"),
+        (UUID, UUID(int=7), "seven"),
+        (Decimal, Decimal("12.50"), "12,50"),
+        (bytes, b"\xff\x00", "no base64!"),
     ],
 )
 def test_a_result_of_another_type_than_declared_is_refused_before_anything_is_written(
@@ -390,7 +399,8 @@ def test_a_result_of_another_type_than_declared_is_refused_before_anything_is_wr
     assert repr(bad) not in str(caught.value)
     assert view(ways).version == version
     ways.store.resolve("t", "pay", result=good)
-    assert ways.resume(lambda task: task.step("pay", step)) == good
+    found = ways.resume(lambda task: task.step("pay", step))
+    assert (found, type(found)) == (good, type(good))
 
 
 def test_the_type_is_known_of_a_step_that_was_cut_off_and_of_one_with_a_check(ways: Ways) -> None:

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal, Optional
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -84,6 +85,7 @@ class Verdict(msgspec.Struct):
 
 
 LINE = Line("a", Decimal("1.10"))
+NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 
 @ON_MEMORY
@@ -116,6 +118,16 @@ LINE = Line("a", Decimal("1.10"))
         (Optional[int], None, ["1", True]),  # noqa: UP045  as many write it
         (int | str, "a", [None, True, [1]]),
         (list[Line], [LINE], [[{"text": "a"}], [1]]),
+        (date, date(2026, 1, 31), ["2020-13-01", "tomorrow", "", "2026-01-31T12:00:00Z", 1]),
+        (datetime, NOON, ["tomorrow", "2026-01-31", "2026-01-31T25:00:00Z", 1]),
+        (datetime, datetime(2026, 1, 31, 12), ["noon"]),
+        (time, time(9, 30), ["half past nine", "noon", "25:00:00"]),
+        (timedelta, timedelta(days=1, hours=2), ["a day", "26:00:00", "P", 5]),
+        (UUID, UUID(int=7), ["seven", "7"]),
+        (Decimal, Decimal("12.50"), ["much", "12,50", ""]),
+        (bytes, b"\xff\x00", ["no base64!", "abc"]),
+        (date | None, None, ["someday", 1]),
+        (Line, LINE, [{"text": "a", "amount": "much"}]),
     ],
 )
 def test_an_answer_is_of_the_type_that_was_asked_for_or_refused(
@@ -133,11 +145,39 @@ def test_an_answer_is_of_the_type_that_was_asked_for_or_refused(
             assert repr(wrong) not in str(caught.value)
     assert view(ways).version == before
     ways.store.answer(
-        "t", "q", msgspec.to_builtins(good) if isinstance(good, list | tuple) else good
+        "t", "q", msgspec.to_builtins(good) if isinstance(good, list | tuple | dict) else good
     )
     for _ in range(2):
         found = ways.resume(work)
         assert (found, type(found)) == (good, type(good))
+
+
+@ON_MEMORY
+def test_durations_of_years_are_accepted_as_pydantic_writes_them(ways: Ways) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    leave = pydantic.create_model("Leave", length=(timedelta, ...))
+
+    waits(ways, asking("A", returns=leave))
+    with pytest.raises(TypeError, match="must be an ISO 8601 duration"):
+        ways.store.answer("t", "q", {"length": "a year"})
+    years = leave(length=timedelta(days=3000, hours=1))
+    ways.store.answer("t", "q", years.model_dump(mode="json"))
+    assert ways.resume(asking("A", returns=leave)) == years
+
+
+@ON_MEMORY
+def test_a_signal_that_is_no_date_is_refused_by_a_task_that_waits_for_one(ways: Ways) -> None:
+    async def work(task: Any) -> Any:
+        return await task.wait_for("s", returns=datetime)
+
+    waits(ways, work)
+    before = view(ways).version
+    with pytest.raises(TypeError, match="must be a date and time") as caught:
+        ways.store.signal("t", "s", "tomorrow")
+    assert "tomorrow" not in str(caught.value)
+    assert view(ways).version == before
+    ways.store.signal("t", "s", NOON)
+    assert ways.resume(work) == NOON
 
 
 def test_what_cannot_be_stored_is_neither_asked_nor_answered(ways: Ways) -> None:
@@ -311,8 +351,10 @@ def test_who_cannot_be_answered(ways: Ways, clock: Any) -> None:
     waits(ways, approve)
     with pytest.raises(NotFound, match="'payout'"):  # what it does ask
         store.answer("t", "other", True)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=r"'payout' .*the given question id.*asked again since"):
         store.answer("t", "payout", True, question="made up")
+    with pytest.raises(NotFound, match="no open question 'other'; open questions: 'payout'"):
+        store.answer("t", "other", True, question=view(ways).questions[0].id)
     store.task("t").cancel()
     for tell in (lambda: store.answer("t", "payout", True), lambda: store.signal("t", "s")):
         with pytest.raises(TaskEnded, match="cancelled"):

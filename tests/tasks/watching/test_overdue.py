@@ -84,6 +84,20 @@ def test_a_step_that_takes_longer_than_expected_is_reported_once(
     assert ways.store.get_task("t").overdue == []
 
 
+def test_a_report_of_what_takes_too_long_shows_parts_of_seconds(
+    store: holdfast.Store, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @holdfast.step(expect=0.2)
+    def read() -> None:
+        clock.advance(30)
+        store.get_task("t")
+        clock.advance(30)
+
+    with store.task("t") as task:
+        task.step("read", read)
+    assert warnings(caplog, "expected to take 0.2 s")
+
+
 def test_a_listing_names_the_innermost_step_unless_another_one_is_overdue(
     store: holdfast.Store, clock: Any
 ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ... import StepInfo, TaskView
 from ...backends.urls import parse_url, redact_url
 from ...errors import InvalidURL
+from ...log.shell import format_command
 from ..stores import given_keys
 
 MAX_STEPS: Final = 3
@@ -28,19 +28,19 @@ class StoreCommands(NamedTuple):
     url: str | None
     tenant: str
 
-    def build(self, name: str, *arguments: str) -> str:
-        """Return a command for this store, quoted for the shell. It contains no password."""
+    def build(self, name: str, *names: str, options: Sequence[str] = ()) -> str:
+        """Return a command for this store, quoted for the shell. It contains no password.
+
+        `names` are the positional arguments after the store.
+        """
         words = ["holdfast"]
         for key in given_keys():
             if key != "env:HOLDFAST_KEY":
                 words += ["--key", key if key.startswith(_SAFE_KEYS) else "KEY"]
-        words.append(name)
-        if self.url is not None:
-            words.append(_hide_password(self.url))
-        words += arguments
+        store = [] if self.url is None else [_hide_password(self.url)]
         if self.tenant != os.environ.get("HOLDFAST_TENANT", "default"):
-            words += ["--tenant", self.tenant]
-        return shlex.join(words)
+            options = [*options, "--tenant", self.tenant]
+        return format_command([*words, name], [*store, *names], options)
 
 
 def _hide_password(url: str) -> str:
@@ -92,8 +92,8 @@ def advise_resolving(
     lines = ["Find out whether it was done, then run one of these:"]
     for step, schema in steps[:MAX_STEPS]:
         result = "null" if schema == {"type": "null"} else "JSON"
-        done = commands.build("resolve", task, step, "--result", result)
-        again = commands.build("resolve", task, step, "--retry")
+        done = commands.build("resolve", task, step, options=["--result", result])
+        again = commands.build("resolve", task, step, options=["--retry"])
         lines += [f"  {done}  # it was done", f"  {again}  # it was not done"]
     if len(steps) > MAX_STEPS:
         lines.append(f"  and the same for {len(steps) - MAX_STEPS} more steps")
@@ -103,9 +103,9 @@ def advise_resolving(
 def _retry_command(view: TaskView, commands: StoreCommands) -> str:
     """Return the command that retries a task, with a larger limit if that was used up."""
     if view.error is not None and view.error.root.type == "TaskTimeout" and view.timeout:
-        return commands.build("retry", view.id, "--timeout", f"{2 * view.timeout:g}s")
+        return commands.build("retry", view.id, options=["--timeout", f"{2 * view.timeout:g}s"])
     if view.error is None or view.error.root.type != "BudgetExceeded" or view.budget is None:
         return commands.build("retry", view.id)
     limits = {name: getattr(view.budget, name) for name in ("tokens", "cost", "calls")}
     doubled = ",".join(f"{name}={2 * limit}" for name, limit in limits.items() if limit)
-    return commands.build("retry", view.id, "--budget", doubled)
+    return commands.build("retry", view.id, options=["--budget", doubled])

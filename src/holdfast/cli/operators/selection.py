@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import Annotated, NamedTuple
 
 import click
@@ -11,7 +10,7 @@ import click
 from ... import HoldfastError, Store, TaskInfo, TaskView
 from ..parser.completion import complete_agents, complete_statuses
 from ..parser.declare import Option
-from ..parser.durations import parse_duration, parse_time
+from ..parser.durations import parse_since
 from ..stores import confirm, fail
 from ..text import format_count, printable
 
@@ -57,7 +56,7 @@ class Selection(NamedTuple):
 
     def iterate(self, store: Store, statuses: Sequence[str | None] = (None,)) -> Iterator[TaskInfo]:
         """Yield the tasks that fit; without a chosen status, those with one of `statuses`."""
-        since = None if self.since is None else _parse_since(self.since)
+        since = None if self.since is None else parse_since(self.since)
         for status in (self.status,) if self.status is not None else statuses:
             yield from store.tasks(status=status, agent=self.agent, since=since, error=self.error)
 
@@ -66,15 +65,6 @@ def reject_both(task: str | None, usage: str) -> None:
     """Exit with a usage error if a task is named beside options that select tasks."""
     if task is not None:
         raise click.UsageError(f"name a task, or select tasks with options, not both: {usage}")
-
-
-def _parse_since(text: str) -> datetime:
-    seconds = parse_duration(text)
-    if seconds is not None:
-        return datetime.now(timezone.utc) - timedelta(seconds=seconds)
-    moment = parse_time(text, "since")
-    assert moment is not None
-    return moment
 
 
 def act_on_tasks(

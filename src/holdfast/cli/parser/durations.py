@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, time, timezone
+from datetime import datetime, time, timedelta, timezone
 from typing import Any, Final
 
 import click
@@ -26,11 +26,31 @@ def parse_time(text: str | None, option: str, *, end_of_day: bool = False) -> da
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+        return _parse_moment(text, end_of_day=end_of_day)
     except ValueError:
         raise click.UsageError(
             f"--{option} must be a date or a time, like 2026-01-31 or 2026-01-31T14:30"
         ) from None
+
+
+def parse_since(text: str) -> datetime:
+    """Parse the time of a `--since` that also takes a duration, counted back from now."""
+    seconds = parse_duration(text)
+    try:
+        if seconds is None:
+            return _parse_moment(text)
+        if seconds <= _MAX_SECONDS:
+            return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+    except ValueError:
+        pass
+    raise click.UsageError(
+        "--since must be a duration like 30s, 5m, 12h or 60d, at most 100 years, or a date or a"
+        f" time, like 2026-01-31 or 2026-01-31T14:30, got {text!r}"
+    )
+
+
+def _parse_moment(text: str, *, end_of_day: bool = False) -> datetime:
+    moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
     if end_of_day and len(text) <= len("2026-01-31"):
         moment = datetime.combine(moment, time.max)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)

@@ -33,13 +33,19 @@ def answer_question(
     head, state = yield from _load_unfinished(key)
     current = state.waits.question_ids.get(name)
     wait = state.waits.all[current] if current is not None else None
-    if wait is None or (question is not None and question != current):
-        if question is not None and question in state.waits.all:
-            raise NotFound(f"question {name!r} of {key} has changed; read it again, then answer it")
+    if wait is None:
         open_ = (
             ", ".join(repr(each.event.name) for each in state.waits.open_questions()[:10]) or "none"
         )
         raise NotFound(f"{key} has no open question {name!r}; open questions: {open_}")
+    if question is not None and question != current:
+        replaced = state.waits.all.get(question)
+        if replaced is not None and replaced.event.name == name:
+            raise NotFound(f"question {name!r} of {key} has changed; read it again, then answer it")
+        raise NotFound(
+            f"question {name!r} of {key} doesn't have the given question id; it may have been asked"
+            " again since. Read it again, then answer it"
+        )
     if wait.how == "timeout":
         raise NotFound(f"question {name!r} of {key} has timed out; it can't be answered any more")
     if wait.how is not None:

@@ -1,13 +1,17 @@
 """JSON Schemas of answers, signals and results: derived from the type, checked by the sender.
 
 The process that sends an answer or resolves a step doesn't know the Python type. It checks only the
-keywords that describe types; the task itself decodes the value as its type.
+keywords that describe types, and the formats of dates, times and the like; the task itself decodes
+the value as its type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -24,6 +28,16 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "array": (list,),
     "object": (dict,),
 }
+_FORMATS: Final[dict[str, tuple[type, str]]] = {
+    "date": (date, "a date, such as 2026-01-31"),
+    "date-time": (datetime, "a date and time, such as 2026-01-31T09:30:00Z"),
+    "time": (time, "a time, such as 09:30:00"),
+    "partial-time": (time, "a time, such as 09:30:00"),
+    "duration": (timedelta, "an ISO 8601 duration, such as P1DT2H"),
+    "uuid": (UUID, "a UUID"),
+    "decimal": (Decimal, "a decimal number, such as 12.50"),
+}
+"""The formats of texts that are checked: the type that msgspec must be able to make of the text."""
 
 
 def schema_of(declared: Any) -> Any:
@@ -35,6 +49,8 @@ def schema_of(declared: Any) -> Any:
             found = declared.model_json_schema()
         else:
             found = msgspec.json.schema(declared)
+            if declared is datetime or declared is time:  # msgspec names no format for them
+                found["format"] = "date-time" if declared is datetime else "time"
         return decode(encode(found))
     except Exception:  # a type that has no JSON Schema
         return None
@@ -81,11 +97,45 @@ def _find_mismatch(
     kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     if kinds and not any(_has_type(value, kind) for kind in kinds):
         return f"{where} must be {' or '.join(map(str, kinds))}"
+    if isinstance(value, str):
+        return _find_mismatch_in_text(value, schema, where)
     if isinstance(value, dict):
         return _find_mismatch_in_object(value, schema, root, where, depth)
     if isinstance(value, list):
         return _find_mismatch_in_array(value, schema, root, where, depth)
     return None
+
+
+def _find_mismatch_in_text(value: str, schema: Mapping[str, Any], where: str) -> str | None:
+    known = None
+    if isinstance(name := schema.get("format"), str):
+        known = _FORMATS.get(name)
+    elif schema.get("contentEncoding") == "base64":
+        known = bytes, "bytes as base64"
+    if known is None:
+        return None
+    type_, words = known
+    try:
+        msgspec.convert(value, type_)
+    except (msgspec.ValidationError, ValueError):
+        return None if _is_valid_in_pydantic(value, type_) else f"{where} must be {words}"
+    return None
+
+
+def _is_valid_in_pydantic(value: str, type_: type) -> bool:
+    """Return whether a Pydantic model may accept a text that msgspec doesn't.
+
+    Pydantic reads times without seconds, and reads and writes durations with years.
+    """
+    if type_ is timedelta:
+        return value.lstrip("+-").startswith("P") and "Y" in value
+    if type_ is not datetime and type_ is not time:
+        return False
+    try:
+        type_.fromisoformat(value)
+    except ValueError:
+        return False
+    return "T" in value or ":" in value  # a date alone is no time
 
 
 def _find_mismatch_in_array(

@@ -43,16 +43,22 @@ def report_overdue(task: StreamKey, runs: Iterable[StepRun]) -> bool:
     """Log each step that runs longer than expected, once. Return whether there was a new one."""
     found = False
     for run in runs:
-        if not run.is_reported and run.seconds_overdue() > 0:
+        expect = run.expect
+        if expect is not None and not run.is_reported and run.seconds_overdue() > 0:
             run.is_reported = found = True
             logger.warning(
-                "step %r of %s has been running for %.0f s; it was expected to take %.0f s",
+                "step %r of %s has been running for %s s; it was expected to take %s s",
                 run.path,
                 task,
-                clock.time() - run.since,
-                run.expect,
+                _format_seconds(clock.time() - run.since),
+                _format_seconds(expect),
             )
     return found
+
+
+def _format_seconds(seconds: float) -> str:
+    """Return whole seconds, or three digits of what is less than ten seconds."""
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.3g}"
 
 
 def report_lingering(session: Session) -> None:
