@@ -13,7 +13,7 @@ from ..backends import StreamKey
 from ..backends.clock import to_datetime
 from ..log import operations as ops
 from ..log.operations import Operation
-from ..log.shell import format_command
+from ..tasks.control.shell_command import format_command
 from ..tasks.state import events as ev
 from ..tasks.state.fold import StepRecord, TaskState
 from ..tasks.state.load import load_task

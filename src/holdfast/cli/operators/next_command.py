@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ... import StepInfo, TaskView
 from ...backends.urls import parse_url, redact_url
 from ...errors import InvalidURL
-from ...log.shell import format_command
+from ...tasks.control.shell_command import format_command
 from ..stores import given_keys
 
 MAX_STEPS: Final = 3
