@@ -48,7 +48,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 help:
 	@echo "make demo    kill an agent with -9 in the middle of its work, and see it resume (15 seconds)"
 	@echo "make quick   the tests of logic and of features, on memory and SQLite (a minute)"
-	@echo "make test    all tests (18 minutes): test-main$(APART:%=, test-%)"
+	@echo "make test    all tests (20 minutes): test-main$(APART:%=, test-%)"
 	@echo "make check   formatting, lint, types, layers, layout, words, prose and the tree map"
 	@echo "make docs    the documentation as a site, in build/site (half a minute); open build/site/index.html"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
